@@ -137,7 +137,7 @@ def _size(
     terms = Terms(prices, goal, settings.max_gpus, settings.runners_up)
     with progress:
         sizing = find_size(base, shapes, refused, trials, terms, progress.begin)
-        planned = None if day is None else size_day(day, sizing, base, trials, prices, progress.begin)
+        planned = None if day is None else size_day(day, sizing, base, trials, terms, progress.begin)
         pools = None
         if settings.disaggregated:
             asked = cluster_configs(settings.cluster, settings.seed, settings.tokenizer)

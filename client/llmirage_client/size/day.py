@@ -23,7 +23,7 @@ from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_client.size.day_file import Day, ScalingPolicy
 from llmirage_client.size.error_margin import least_confident, margins_of, margins_of_answer
 from llmirage_client.size.report import Question, missed_lines, shape_json, usd
-from llmirage_client.size.sizing import Capacity, CapacitySearch, Sizing, hourly
+from llmirage_client.size.sizing import Capacity, CapacitySearch, Sizing, Terms
 from llmirage_client.size.trial import Effort, Trial, Trials
 from llmirage_client.workload.rates import HOUR_S
 from llmirage_shared.plural import rounded
@@ -243,7 +243,7 @@ def size_day(
     sizing: Sizing,
     base: ClusterConfig,
     trials: Trials,
-    prices: Mapping[str, float],
+    terms: Terms,
     progress: Callable[[str], None],
 ) -> DaySizing:
     """Plan the day with the deployments that carry its highest hour. Raises ConfigError, SimulationError."""
@@ -254,7 +254,7 @@ def size_day(
 
     def plan(shape: Shape, counts: Sequence[int]) -> DayPlan:
         start_s = cold_start_s(shape.config(base, 1), day.policy)
-        return plan_day(day, shape, loads_of[shape], counts, hourly(shape, 1, prices), start_s)
+        return plan_day(day, shape, loads_of[shape], counts, terms.hourly(shape, 1), start_s)
 
     for priced in (sizing.answer, *sizing.runners_up):
         peak = priced.capacity
@@ -264,7 +264,7 @@ def size_day(
         )
         counts = [loads.needed(rate) for rate in wanted]
         plans.append(plan(peak.shape, counts))
-    by_cost = sizing.goal == "cost"
+    by_cost = terms.goal == "cost"
     plans.sort(key=lambda one: (one.usd if by_cost and one.usd is not None else one.gpu_hours, one.gpu_hours))
     enough = {one.capacity.shape: one.capacity.instances for one in (sizing.answer, *sizing.runners_up)}
     best = _simulated(day, plans[0], enough[plans[0].shape], base, trials, progress, plan)

@@ -146,18 +146,18 @@ def _trimmed(base: ClusterConfig, answer: Priced, trials: Trials, terms: Terms, 
         cheaper = []
         for counts in (pair for pair in tried if min(pair) > 0):
             one, number = _split(shape, counts)
-            usd = terms.hourly(one, number)
-            cost = usd if terms.goal == "cost" and usd is not None else sum(one.gpus_of(number).values())
-            if cost < (answer.usd_per_h if terms.goal == "cost" and answer.usd_per_h is not None else answer.gpus):
-                cheaper.append((cost, number, one, usd))
-        for _, number, one, usd in sorted(cheaper):
+            cost, _ = terms.cost(one, number)
+            if cost < terms.cost(shape, instances)[0]:
+                cheaper.append((cost, number, one))
+        for _, number, one in sorted(cheaper):
             progress(one.named(number))
             search = CapacitySearch(one, base, trials)
             if (search.least or number + 1) > number:
                 continue
             trial = search.decide(number)
             if trial.met:
-                answer = Priced(Capacity(one, number, trial, number, number + (not trial.clear)), usd)
+                capacity = Capacity(one, number, trial, number, number + (not trial.clear))
+                answer = Priced(capacity, terms.hourly(one, number))
                 break
         else:
             return answer

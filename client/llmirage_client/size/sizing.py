@@ -270,12 +270,6 @@ class Sizing:
     max_gpus: int
 
 
-def hourly(shape: Shape, instances: int, prices: Mapping[str, float]) -> float | None:
-    """Return USD per hour; None where the price of a GPU is not known."""
-    gpus = shape.gpus_of(instances)
-    return sum(prices[gpu] * count for gpu, count in gpus.items()) if gpus.keys() <= prices.keys() else None
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The terms of the choice. prices: USD per hour of one GPU; with the goal "cost" there is one for each."""
@@ -287,7 +281,13 @@ class Terms:
 
     def hourly(self, shape: Shape, instances: int) -> float | None:
         """Return USD per hour; None where the price of a GPU is not known."""
-        return hourly(shape, instances, self.prices)
+        gpus, prices = shape.gpus_of(instances), self.prices
+        return sum(prices[gpu] * count for gpu, count in gpus.items()) if gpus.keys() <= prices.keys() else None
+
+    def cost(self, shape: Shape, instances: int) -> tuple[float, int]:
+        """Return what is minimized, and the number of GPUs."""
+        gpus = sum(shape.gpus_of(instances).values())
+        return (self.hourly(shape, instances) or 0.0 if self.goal == "cost" else float(gpus)), gpus
 
 
 def size(
@@ -299,11 +299,7 @@ def size(
     progress: Progress = lambda line: None,
 ) -> Sizing:
     """Size a traffic. Raises ConfigError, SimulationError."""
-
-    def cost(shape: Shape, instances: int) -> tuple[float, int]:
-        gpus = sum(shape.gpus_of(instances).values())
-        return (terms.hourly(shape, instances) or 0.0 if terms.goal == "cost" else float(gpus)), gpus
-
+    cost = terms.cost
     searches = {shape: CapacitySearch(shape, base, trials) for shape in shapes}
     places = {shape: place for place, shape in enumerate(searches)}
     queue: list[tuple[tuple[float, int], int, CapacitySearch]] = []
