@@ -9,7 +9,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,10 @@ from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached
 from llmirage_client.measure.load_points import LOOKS, PointResult, PooledVerdict, SearchAnswer, least_requests, point_name
 from llmirage_client.measure.slo import MISSED, Objective, judge
-from llmirage_client.operations.one_run import INTERRUPTED, OneRun, Outcome, RefusedError, RunWatch, Spread
+from llmirage_client.operations.one_run import INTERRUPTED, OneRun, Outcome, RefusedError, RunPlan, RunWatch
 from llmirage_client.report.load_points import forget_points, one_line, write_points
 from llmirage_client.report.output_files import new_folder
 from llmirage_client.settings import Variable
-from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.summary import requests_by_root
 from llmirage_shared.plural import plural
@@ -55,16 +54,14 @@ class Point:
 
     def options(self, base: RunOptions, first_root: int) -> RunOptions:
         """Return the run's options at this point, with conversations from first_root on."""
-        options = replace(base, first_root=first_root)
-        if self.variable == "concurrency":
-            options = replace(options, concurrency=int(self.load))
-        else:
-            options = replace(options, request_rate_per_s=self.load)
-        if self.conversations is not None:
-            options = replace(options, num_conversations=self.conversations)
-        if self.duration_s is not None:
-            options = replace(options, benchmark_duration_s=self.duration_s)
-        return options if self.requests is None else replace(options, request_count=self.requests)
+        given: dict[str, Any] = {
+            "concurrency": int(self.load) if self.variable == "concurrency" else None,
+            "request_rate_per_s": self.load if self.variable == "request_rate" else None,
+            "num_conversations": self.conversations,
+            "request_count": self.requests,
+            "benchmark_duration_s": self.duration_s,
+        }
+        return replace(base, first_root=first_root, **{name: value for name, value in given.items() if value is not None})
 
 
 def by_load(workload: Workload, loads: int) -> tuple[int, ...]:
@@ -226,20 +223,16 @@ class Search:
 class Loads:
     """What the points of a sweep or a search have in common, and where their conversations begin.
 
-    options, shown: those of any point, without its load. artifact_dir: the folder of all points; pause_s: between them.
+    plan: of any point, without its load. artifact_dir: the folder of all points; pause_s: between them.
     tell: gets lines of what was found, note: of what goes on.
     """
 
-    workload: Workload
-    options: RunOptions
-    endpoint: EndpointSettings
-    shown: Mapping[str, Any]
+    plan: RunPlan
     artifact_dir: str | None
     watch: RunWatch
     tell: Callable[[str], None]
     note: Callable[[str], None]
     pause_s: float = 0.0
-    spread: Spread | None = None
     roots_taken: int = 0
     folder: Path | None = None
     title: str = ""
@@ -247,25 +240,24 @@ class Loads:
 
     def begin(self, point: Point, total: int | None) -> NextRun:
         """Return the run of one point, with conversations that none before had."""
-        options = point.options(self.options, self.roots_taken)
-        shown = {**self.shown, point.variable: point.load}
+        shown = {**self.plan.shown, point.variable: point.load}
         if point.conversations is not None:
             shown["num_conversations"] = point.conversations
         if point.requests is not None:
             shown["request_count"] = point.requests
         self.note(f"{point.name} ({point.number}" + (f" of {total})" if total else ")"))
-        run = OneRun(self.workload, options, self.endpoint, lambda o: self._folder(o, point), shown, self.spread, self.watch)
+        plan = replace(self.plan, options=point.options(self.plan.options, self.roots_taken), shown=shown)
+        run = OneRun(plan, lambda options: self._folder(options, point), self.watch)
         return NextRun(run, self.pause_s if point.number > 1 else 0.0)
 
     def end(self, point: Point, outcome: Outcome) -> PointResult:
         """Return the outcome; the next point knows what this one has learned of the endpoint."""
-        self.options = replace(self.options, model=outcome.options.model)
-        self.endpoint = replace(  # the first point has asked
-            self.endpoint, preflight=False, deployment=tuple(outcome.result.deployment), simulated=outcome.simulated
+        plan, found = self.plan, outcome.result
+        endpoint = replace(  # the first point has asked
+            plan.endpoint, preflight=False, deployment=tuple(found.deployment), simulated=outcome.simulated
         )
-        self.title = (
-            f"{outcome.result.model} at {outcome.result.url}, workload {self.workload.path}, seed {self.options.seed}"
-        )
+        self.plan = replace(plan, options=replace(plan.options, model=outcome.options.model), endpoint=endpoint)
+        self.title = f"{found.model} at {found.url}, workload {plan.workload.path}, seed {plan.options.seed}"
         self.roots_taken = outcome.roots_taken
         result = PointResult(
             variable=point.variable,
@@ -275,17 +267,17 @@ class Loads:
             metrics=outcome.metrics,
             status=outcome.status,
             files=outcome.files,
-            behind=falls_behind(outcome.result.records),
+            behind=falls_behind(found.records),
             offered_per_s=_rate_missed(outcome),
             interrupted=outcome.interrupted,
             verdicts=outcome.verdicts,
-            repeats=outcome.result.repeats,
+            repeats=found.repeats,
         )
         self.tell(one_line(result))
         if result.verdicts:
             self.tell(f"  {'meets' if result.meets else 'does not meet'} the SLO: {result.reasons()}")
             result.status = result.status or (0 if result.meets else MISSED)
-        for note in [note for note in outcome.result.notes if note not in self.workload.notes]:
+        for note in [note for note in found.notes if note not in plan.workload.notes]:
             self.note(f"Note: {note}")
         return result
 
@@ -293,17 +285,18 @@ class Loads:
         if self.folder is None:
             given = self.artifact_dir
             kind = f"{point.variable}_points"
-            self.folder = Path(given) if given is not None else new_folder(run_name(options, self.workload, kind))
+            self.folder = Path(given) if given is not None else new_folder(run_name(options, self.plan.workload, kind))
             forget_points(self.folder)
         return self.folder / f"{point.number:02d}_{point.folder}"
 
     def wrapped(self) -> str | None:
         """Return a warning if the points had more conversations than the workload has."""
-        roots = len(self.workload.roots)
-        if self.roots_taken <= roots or self.options.sampling == "random" or self.options.vary:
+        workload, options = self.plan.workload, self.plan.options
+        roots = len(workload.roots)
+        if self.roots_taken <= roots or options.sampling == "random" or options.vary:
             return None
         return (
-            f"{self.workload.path} has {plural(roots, 'conversation')} and the points ran {self.roots_taken:,}, so some "
+            f"{workload.path} has {plural(roots, 'conversation')} and the points ran {self.roots_taken:,}, so some "
             "repeat: the endpoint may have had their prompts in its cache"
         )
 
@@ -354,7 +347,7 @@ def search_steps(loads: Loads, search: Search) -> Steps:
         pooled, first = PooledVerdict(search.objectives), _first_look(loads, search.variable, load, len(results) + 1)
         met: bool | None = None
         for _ in range(LOOKS):
-            point = _next_look(first, loads.options, len(results) + 1, pooled, needed)
+            point = _next_look(first, len(results) + 1, pooled, needed)
             try:
                 result = loads.end(point, (yield loads.begin(point, None)))
             except RefusedError as error:
@@ -397,17 +390,17 @@ def _answer(search: Search, states: MaxSearch, interrupted: bool, doubt: str = "
 
 
 def _first_look(loads: Loads, variable: Variable, load: float, number: int) -> Point:
-    options = loads.options
+    options = loads.plan.options
     if options.request_count is not None:
         return Point(variable, load, number, requests=options.request_count)
     if options.open_ended:
         return Point(variable, load, number)
     if options.num_conversations is not None:
         return Point(variable, load, number, conversations=options.num_conversations)
-    return probe(loads.workload, variable, load, number)
+    return probe(loads.plan.workload, variable, load, number)
 
 
-def _next_look(first: Point, options: RunOptions, number: int, pooled: PooledVerdict, needed: int) -> Point:
+def _next_look(first: Point, number: int, pooled: PooledVerdict, needed: int) -> Point:
     """Return the next run at a load: as many requests as double those so far, or as the verdict needs at least."""
     if not pooled.runs:
         return first

@@ -116,6 +116,20 @@ class Spread:
         return ProcessCrew(), self.workers or usable_cpus()
 
 
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """A run to be made. shown: the settings as the user knows them.
+
+    spread: over which workers; None: this process sends it.
+    """
+
+    workload: Workload
+    options: RunOptions
+    endpoint: EndpointSettings
+    shown: Mapping[str, Any]
+    spread: Spread | None
+
+
 @dataclass(slots=True, frozen=True)
 class Zero:
     """The moment from which the run's files count time, on both clocks of this process."""
@@ -160,20 +174,11 @@ class OneRun:
     So are simulated, see Preflight, pace: what these servers tell of their own pace during the load, and cache_hits: the
     prompt tokens that its caches had, where they are verified.
 
-    folder: where the files go, once the options are complete. shown: the settings as the user knows them.
-    spread: over which workers; None: this process sends it.
+    folder: where the files go, once the options are complete.
     """
 
-    def __init__(
-        self,
-        workload: Workload,
-        options: RunOptions,
-        endpoint: EndpointSettings,
-        folder: Callable[[RunOptions], Path],
-        shown: Mapping[str, Any],
-        spread: Spread | None,
-        watch: RunWatch,
-    ) -> None:
+    def __init__(self, plan: RunPlan, folder: Callable[[RunOptions], Path], watch: RunWatch) -> None:
+        workload, options, endpoint = plan.workload, plan.options, plan.endpoint
         self.options = options
         self.records: RecordWriter | None = None
         self.roots_taken = 0
@@ -183,8 +188,8 @@ class OneRun:
         self._workload = workload
         self._endpoint = endpoint
         self._folder = folder
-        self._shown = shown
-        self._spread = spread
+        self._shown = plan.shown
+        self._spread = plan.spread
         self._watch = watch
         self._zero = Zero.now()
         self._long_schedule = long_schedule(workload, options)

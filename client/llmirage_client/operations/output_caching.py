@@ -140,7 +140,7 @@ def audit_output_caching(requested: RequestedRun, settings: RunSettings, watch: 
 def _phase(requested: RequestedRun, samples: int, folder: Path, watch: RunWatch) -> Outcome:
     options = replace(requested.options, num_conversations=samples, request_count=None, vary=False, sampling="sequential")
     shown: Mapping[str, Any] = {**requested.shown, "concurrency": options.concurrency, "num_conversations": samples}
-    run = OneRun(requested.workload, options, requested.endpoint, lambda _: folder, shown, requested.spread, watch)
+    run = OneRun(replace(requested, options=options, shown=shown), lambda _: folder, watch)
     return run.outcome(run_on_best_loop(run))
 
 

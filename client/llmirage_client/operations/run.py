@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from llmirage_client.operations.execute_points import (
     shared_out,
     sweep_steps,
 )
-from llmirage_client.operations.one_run import OneRun, Outcome, RunWatch, Spread, most_workers
+from llmirage_client.operations.one_run import OneRun, Outcome, RunPlan, RunWatch, Spread, most_workers
 from llmirage_client.operations.workload import for_api, load_of, readable, resolved_scenario
 from llmirage_client.settings import Variable
 from llmirage_client.settings.endpoint import normalise_url
@@ -76,14 +76,9 @@ def _key_of_environment(urls: tuple[str, ...], proxied: Collection[str], message
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedRun:
-    """A run that can be made. shown: its settings as its files have them. search, points: several loads, if asked for."""
+class RequestedRun(RunPlan):
+    """A run that can be made. search, points: several loads, if asked for."""
 
-    workload: Workload
-    options: RunOptions
-    endpoint: EndpointSettings
-    shown: Mapping[str, Any]
-    spread: Spread | None
     search: Search | None
     points: list[Point]
 
@@ -91,7 +86,7 @@ class RequestedRun:
         """Return the run of a single load."""
         options = with_distinct_conversations(self.workload, self.options)
         shown = {**self.shown, "concurrency": options.concurrency, "fixed_schedule": options.fixed_schedule}
-        return OneRun(self.workload, options, self.endpoint, folder, shown, self.spread, watch)
+        return OneRun(replace(self, options=options, shown=shown), folder, watch)
 
 
 def requested_run(file: str | Workload | None, settings: RunSettings) -> RequestedRun:
@@ -127,18 +122,7 @@ def steps_of(
     requested: RequestedRun, settings: RunSettings, watch: RunWatch, tell: Callable[[str], None], note: Callable[[str], None]
 ) -> Steps:
     """Return the steps of a run of several loads. tell: gets lines of what was found; note: of progress."""
-    whole = Loads(
-        requested.workload,
-        requested.options,
-        requested.endpoint,
-        requested.shown,
-        settings.artifact_dir,
-        watch,
-        tell,
-        note,
-        pause_s=settings.sleep_interval,
-        spread=requested.spread,
-    )
+    whole = Loads(requested, settings.artifact_dir, watch, tell, note, settings.sleep_interval)
     if requested.search:
         return search_steps(whole, requested.search)
     return sweep_steps(whole, requested.points, settings.stop_at_saturation)

@@ -1,6 +1,7 @@
 """Verdicts with stated confidence, against exact probabilities and against endpoints of known capacity."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ class DrawnLoads(execute_points.Loads):
     """Loads of an endpoint with exponential times that grow with the load: p99 is 500 ms at `capacity`."""
 
     def __init__(self, capacity: float, seed: int) -> None:
-        self.options = RunOptions(request_count=60)
+        self.plan = SimpleNamespace(options=RunOptions(request_count=60))  # type: ignore[assignment]
         self.capacity, self.random = capacity, np.random.default_rng(seed)
         self.title, self.folder, self.problem = "", None, None
         self.roots_taken = 0
