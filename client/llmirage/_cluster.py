@@ -199,10 +199,7 @@ class Deployed(Result):
 
     def _blocks(self) -> Iterable[Block]:
         yield bold(self._line())
-        shown = plain_table("pool", "GPUs each", "engine", "KV tokens", "longest request", keys=3)
-        for row in self._rows():
-            shown.add_row(*row)
-        yield shown
+        yield plain_table("pool", "GPUs each", "engine", "KV tokens", "longest request", keys=3, rows=self._rows())
         yield f"Assumed, as not given: {'; '.join(self.summary['assumed'])}."
 
     def __repr__(self) -> str:

@@ -203,9 +203,11 @@ def warning(text: str) -> Text:
     return styled(text, "yellow")
 
 
-def plain_table(*columns: str, keys: int = 1, ends: int = 0, words: Iterable[int] = ()) -> ScreenTable:
+def plain_table(
+    *columns: str, keys: int = 1, ends: int = 0, words: Iterable[int] = (), rows: Iterable[Sequence[str]] = ()
+) -> ScreenTable:
     """Return a table without lines."""
-    return ScreenTable(columns, keys, ends, frozenset(words))
+    return ScreenTable(columns, keys, ends, frozenset(words), list(map(tuple, rows)))
 
 
 def _width(stream: TextIO) -> int | None:
@@ -234,10 +236,8 @@ def table_of(rows: list[Row], hidden: frozenset[str] = frozenset()) -> ScreenTab
     """Return the rows as a table for a screen, without the hidden columns."""
     keys = [key for key in rows[0] if key not in hidden]
     words = [at for at, key in enumerate(keys) if not all(_is_figure(_text(row[key])) for row in rows)]
-    table = plain_table(*(key.replace("_", " ") for key in keys), words=words)
-    for row in rows:
-        table.add_row(*(_text(row[key]) for key in keys))
-    return table
+    cells = ([_text(row[key]) for key in keys] for row in rows)
+    return plain_table(*(key.replace("_", " ") for key in keys), words=words, rows=cells)
 
 
 def _is_figure(cell: str) -> bool:

@@ -435,10 +435,7 @@ class DayReport:
             yield from missed_lines(found.sizing)
         else:
             for columns, rows in (self.plan_rows(), self.hour_rows()):
-                table = plain_table(*columns)
-                for row in rows:
-                    table.add_row(*row)
-                yield table
+                yield plain_table(*columns, rows=rows)
                 yield ""
             yield from self.lines()
         yield f"Prices: {self.question.price_source}"

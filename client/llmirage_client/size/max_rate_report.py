@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmirage_client.report.screen import Block, bold, plain_table
+from llmirage_client.simulate.saturation import rates_text
 from llmirage_client.simulator.deployments import OF_SPLIT, assumed, hourly_usd, models_of, summary_line
 from llmirage_client.size.error_margin import least_confident, margins_of
 from llmirage_client.size.max_rate import MaxRate, MaxRates
 from llmirage_client.size.report import (
     Question,
     about_lines,
-    rates_of,
     refused_rows,
     shape_json,
     tightest_cells,
@@ -96,7 +96,8 @@ class MaxRateReport:
             if one.between is not None and one.between != (trial.amount, trial.amount):
                 low, high = one.between
                 yield f"  {rounded(low)} to {rounded(high)}: the noise of the simulations cannot tell these apart"
-            yield from (f"  {line}" for line in rates_of(trial))
+            if trial.rates is not None:
+                yield f"  {rates_text(trial.rates)}"
             if one.shape is not None:
                 yield from (f"  assumed of it: {text}" for text in assumed(one.config, only=OF_SPLIT))
             if one.beyond is not None:

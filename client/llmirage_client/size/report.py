@@ -138,12 +138,6 @@ def about_lines(margins: Iterable[ErrorMargin]) -> list[str]:
     return [text for text in dict.fromkeys(told) if text]
 
 
-def rates_of(trial: Trial) -> Iterator[str]:
-    """Yield the offered and the delivered rate, side by side; nothing for users at once."""
-    if trial.rates is not None:
-        yield rates_text(trial.rates)
-
-
 def usd(price: float | None) -> str:
     """Return an amount of US dollars, "-" if it is unknown."""
     return "-" if price is None else f"{price:,.2f}"
@@ -204,9 +198,7 @@ class SizeReport:
             yield bold(f"No {which} meets the objectives.", bad=True)
             yield from missed_lines(self.sizing)
         else:
-            yield bold(answer_line(answer))
-            yield from _between(answer)
-            yield from self._details(answer)
+            yield from self._answer(answer)
             yield ""
             yield from self._others()
         yield ""
@@ -227,24 +219,21 @@ class SizeReport:
             yield from missed_lines(pools.sizing)
             yield from first_of([(one.shape.name, one.reason) for one in pools.sizing.given_up], _REASONS_SHOWN, "more")
             return
-        yield bold(answer_line(answer))
-        yield from _between(answer)
-        yield from self._details(answer)
+        yield from self._answer(answer)
         yield ""
         yield from pool_lines(self.sizing.answer, pools)
         yield ""
         columns, rows = ratio_rows(pools)
-        table = plain_table(*columns)
-        for row in rows:
-            table.add_row(*row)
-        yield table
+        yield plain_table(*columns, rows=rows)
         yield (
             "P:D: prefill and decode instances; prefill/s, transfer/s, decode/s: requests/s that each carries, "
             "by the roofline, decode within the limit of TPOT or latency; bound by: the least of them and its use."
         )
 
-    def _details(self, answer: Priced) -> Iterator[Block]:
+    def _answer(self, answer: Priced) -> Iterator[Block]:
         trial = answer.capacity.trial
+        yield bold(answer_line(answer))
+        yield from _between(answer)
         table = plain_table("objective", "simulated", "of the limit", "90 % band", "verdict", ends=1)
         margins = margins_of_answer(answer.capacity)
         for verdict, margin in zip(trial.verdicts, margins, strict=True):
@@ -324,7 +313,8 @@ def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
         f"Output tokens/s: {trial.figures['output_tok_per_s']:,.0f}."
     )
     yield from (f"Assumed of it: {text}." for text in assumed(trial.config, only=OF_SPLIT))
-    yield from rates_of(trial)
+    if trial.rates is not None:
+        yield rates_text(trial.rates)
     if capacity.sampled:
         instances = f"{SAMPLED} of the {capacity.instances} instances"
         yield f"Based on a simulation of {instances} with {trial.traffic}, at least their share of the traffic."
