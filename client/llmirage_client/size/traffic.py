@@ -405,10 +405,8 @@ def gradual_start_s(config: ClusterConfig, workload: Workload, options: RunOptio
     users = options.concurrency or 1
     if users == 1 or options.rates is not None or options.fixed_schedule or options.user_rate_per_s is not None:
         return 0.0
-    lengths = RequestSource(lambda _: workload, None, "").lengths
-    instances = units(config)
-    bounds = Bounds(replace(config, instances=1))
-    if lengths is None or len(config.pools) > 1 or (most := bounds.most_requests_per_s(lengths)) is None:
+    source, bounds = RequestSource(lambda _: workload, None, ""), Bounds(replace(config, instances=1))
+    if source.lengths is None or len(config.pools) > 1 or bounds.most_requests_per_s(source.lengths) is None:
         return 0.0
     think_s = float(np.mean([turn.delay_s for session in workload.sessions.values() for turn in session.turns]))
-    return max(bounds.latency_s(lengths) or 0.0, users / (most * instances)) + think_s
+    return _latency_s(source, bounds, units(config), users) + think_s

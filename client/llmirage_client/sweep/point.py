@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -25,25 +25,23 @@ from llmirage_client.simulate.summary import SHOWN_STATISTICS
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
 from llmirage_client.size.traffic import (
     NOT_STEADY,
+    RequestSource,
     file_source,
     fills_foreseeably,
     gradual_start_s,
     steady_load,
-    synthetic_source,
 )
 from llmirage_client.sweep.file import Study, StudyPoint, load_settings
 from llmirage_client.workload import registry
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.synthetic_load import synthetic_load
 
-Status = Literal["ok", "refused", "stopped", "failed"]
 SERIES_SAMPLES = 120
 _REQUESTS = 1000
 _RAMP = "concurrency_ramp_duration"
 _OWN_START_OR_END = (
     _RAMP, "num_conversations", "request_count", "duration", "warmup_request_count", "fixed_schedule", "request_rate_of",
 )  # fmt: skip
-_LENGTHS = {"isl": 0, "osl": 0, "turns": 1, "think_time": 0}  # and what they are if not given
 _FIRST_FIGURES = (
     "gpus", "instances_ready", "instances_most", "requests", "failed_requests", "duration_s", "request_per_s",
     "offered_per_s", "delivered_per_s", "shortfall_allowed", "output_tok_per_s", "total_tok_per_s",
@@ -206,8 +204,7 @@ def _steady(task: Task, workload: Workload, options: RunOptions) -> tuple[Worklo
     load = task.load
     source = file_source(workload)
     if "isl" in load:
-        isl, osl, turns, think_s = (str(load.get(key, unset)) for key, unset in _LENGTHS.items())
-        source = synthetic_source(isl, osl, turns, think_s, load.get("shared_prefix", 0), load.get("seed", 0))
+        source = RequestSource(lambda requests: _workload(load | {"requests": requests}), None, "")
     steady = steady_load(task.config, source, options, load.get("requests") or load.get("request_count") or _REQUESTS)
     if steady is None:
         raise SimulationError(NOT_STEADY)

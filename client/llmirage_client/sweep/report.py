@@ -14,7 +14,7 @@ import numpy as np
 
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.report.html.charts import Axis, ParetoPoint, Series, frontier, line, pareto
-from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, page, paragraph, table
+from llmirage_client.report.html.page import Banner, PageHead, Section, charts, figure, page, paragraph, table
 from llmirage_client.report.html.run_view import cluster_text
 from llmirage_client.report.screen import Block, duration, plain_table
 from llmirage_client.simulator.cluster_settings import effect_notes
@@ -214,16 +214,18 @@ def _table(sweep: Sweep, rows: Sequence[Row]) -> Block:
     for row in rows:
         cells = ["*" if row.point.number in front else " "]
         cells += [row.point.varied.get(name, "") for name in varied] or [row.point.name]
-        for name, _, form in columns:
-            figure = value(row, name)
-            cells.append("-" if np.isnan(figure) else format(figure, form))
-        if judged:
-            met = row.figures.get("slo_met")
-            cells.append("-" if met is None else "met" if met else "missed")
-        if odd:
-            cells.append(note_of(row))
+        cells += [*_figures(row, columns), *([_verdict(row)] if judged else []), *([note_of(row)] if odd else [])]
         table.add_row(*cells)
     return table
+
+
+def _figures(row: Row, columns: Sequence[tuple[str, str, str]]) -> list[str]:
+    figures = ((value(row, name), form) for name, _, form in columns)
+    return ["-" if np.isnan(figure) else format(figure, form) for figure, form in figures]
+
+
+def _verdict(row: Row) -> str:
+    return {True: "met", False: "missed", None: "-"}[row.figures.get("slo_met")]
 
 
 def _columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
@@ -363,14 +365,8 @@ def _verdicts(rows: tuple[Row, ...]) -> list[Banner]:
     cheap = min(met, key=lambda row: (value(row, "usd_per_m_output_tokens"), value(row, "gpus")))
     usd = value(cheap, "usd_per_m_output_tokens")
     price = "" if np.isnan(usd) else f", at {usd:,.2f} USD per million output tokens"
-    state: State = "good"
-    return [
-        Banner(
-            state,
-            f"{len(met):,} of {plural(len(judged), 'point')} met the objectives.",
-            [f"Cheapest: {cheap.point.name}{price}"],
-        )
-    ]
+    text = f"{len(met):,} of {plural(len(judged), 'point')} met the objectives."
+    return [Banner("good", text, [f"Cheapest: {cheap.point.name}{price}"])]
 
 
 def _trade_offs(rows: list[Row], varied: list[str]) -> Iterator[str]:
@@ -420,11 +416,10 @@ def _points_table(sweep: Sweep, rows: list[Row]) -> str:
     heads = [*sweep.study.varied, "", *(heading for _, heading, _ in columns), *(["SLO"] if judged else []), "Note"]
     cells = []
     for row in rows:
-        figures = [value(row, name) for name, _, _ in columns]
-        shown = ["-" if np.isnan(f) else format(f, form) for f, (_, _, form) in zip(figures, columns, strict=True)]
-        met = [] if not judged else [{True: "met", False: "missed", None: "-"}[row.figures.get("slo_met")]]
+        met = [_verdict(row)] if judged else []
+        varied = [row.point.varied.get(name, "") for name in sweep.study.varied]
         star = "*" if row.point.number in front else ""
-        cells.append([*(row.point.varied.get(name, "") for name in sweep.study.varied), star, *shown, *met, note_of(row)])
+        cells.append([*varied, star, *_figures(row, columns), *met, note_of(row)])
     return table(heads, cells, left=len(sweep.study.varied))
 
 

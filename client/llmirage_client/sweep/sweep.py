@@ -55,6 +55,12 @@ class Sweep:
     wall_s: float
     cpu_s: float
 
+    @property
+    def passed(self) -> bool:
+        """True if every point was done or refused, and one at least was done."""
+        statuses = {row.status for row in self.rows}
+        return "ok" in statuses and not statuses & {"failed", "stopped"}
+
 
 def load_study(given: str | Mapping[str, Any]) -> Study:
     """Read a study from a file or from data of the same form. Raises ConfigError."""

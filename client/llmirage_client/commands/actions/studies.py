@@ -48,8 +48,7 @@ def sweep(study: str, open: bool, json: bool, **given: Any) -> None:
     _show(result, folder, files, json)
     if open:
         open_page(folder / "study.html")
-    statuses = {row.status for row in result.rows}
-    sys.exit(0 if "ok" in statuses and not statuses & {"failed", "stopped"} else 1)
+    sys.exit(0 if result.passed else 1)
 
 
 def _carried_out(study: Study, folder: Path, settings: SweepSettings) -> Sweep:
