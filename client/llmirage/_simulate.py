@@ -12,7 +12,6 @@ from llmirage._results import Progress, Result, progress_stream, workload_of
 from llmirage._settings import PathName, settings_from, takes_settings
 from llmirage_client.measure.catalogue import frame_name
 from llmirage_client.measure.request_metrics import all_request_columns, request_facts
-from llmirage_client.measure.slo import judge_failures
 from llmirage_client.operations import simulate as operation
 from llmirage_client.operations.simulate import SimulateSettings, simulation_json
 from llmirage_client.report.console import run_blocks
@@ -41,9 +40,7 @@ class SimulationResult(Result):
     @property
     def passed(self) -> bool:
         """Whether it came to its end, no request failed (unless objectives say how many may), and objectives are met."""
-        found = self._simulation
-        failed = found.summary["failed_requests"] and not judge_failures(found.verdicts)
-        return found.stopped is None and not failed and all(verdict.met for verdict in found.verdicts)
+        return self._simulation.passed
 
     @property
     def stopped(self) -> str | None:

@@ -28,7 +28,7 @@ from llmirage_client.load.variation import variation_of
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
-from llmirage_client.measure.slo import verdicts_of
+from llmirage_client.measure.slo import judge_failures, verdicts_of
 from llmirage_client.simulate.bill import bill_of
 from llmirage_client.simulate.cluster_series import ClusterSeries, SeriesSampler
 from llmirage_client.simulate.event_queue import ClusterSender, EventQueue, TokenPrompts
@@ -162,6 +162,17 @@ class Simulation:
         self._result = result
         self._rows = rows
         self.seeds: dict[str, dict[str, float]] = {}
+
+    @property
+    def passed(self) -> bool:
+        """True if it came to its end, objectives are met, and no request failed.
+
+        Objectives and scenarios may say how many requests may fail.
+        """
+        failed = self.summary["failed_requests"] and not judge_failures(self.verdicts)
+        if self.submission is not None:
+            failed = self.submission.failed
+        return self.stopped is None and not failed and all(verdict.met for verdict in self.verdicts)
 
     @property
     def saturation(self) -> str | None:

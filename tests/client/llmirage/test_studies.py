@@ -23,6 +23,7 @@ from rich.console import Console
 
 import llmirage
 from llmirage_client.cli import main
+from llmirage_client.measure.submission import Coverage, Submission
 from llmirage_client.simulate import simulation
 
 MODEL = "Qwen/Qwen3-8B"
@@ -67,6 +68,12 @@ def test_a_simulation_is_the_commands() -> None:
     assert result.ttft_ms.p99 == result.summary["ttft_ms"]["p99"] > 0
     assert (result.requests, result.passed, result.stopped) == (40, True, None)
     assert result.cluster["running"].shape == (1, len(result.cluster["edges_s"]) - 1)
+
+
+def test_a_simulation_that_its_scenario_fails_has_not_passed() -> None:
+    result = simulated()
+    result._simulation.submission = Submission("agentx", (), coverage=Coverage(900.0, 0.5, 0.5, 400.0))
+    assert not result.passed
 
 
 def test_a_step_is_the_commands() -> None:

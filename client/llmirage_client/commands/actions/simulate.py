@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from llmirage_client.measure.slo import MISSED, judge_failures
+from llmirage_client.measure.slo import MISSED
 from llmirage_client.operations import route_score as routing
 from llmirage_client.operations import simulate as operation
 from llmirage_client.operations.simulate import SimulateSettings, simulation_json
@@ -69,10 +69,7 @@ def simulate(workload: str | None, trace: str | None, records: bool | None, json
         sys.exit(130)
     if not all(verdict.met for verdict in simulation.verdicts):
         sys.exit(MISSED)
-    failed = simulation.summary["failed_requests"] and not judge_failures(simulation.verdicts)
-    if (submission := simulation.submission) is not None:
-        failed = submission.failed
-    sys.exit(0 if simulation.stopped is None and not failed and written else 1)
+    sys.exit(0 if simulation.passed and written else 1)
 
 
 def _stop_on_ctrl_c(stop: Callable[[str], None]) -> None:
