@@ -9,9 +9,6 @@ In both a client is a closed loop over conversations, the requests of each stric
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import math
 import random
 from collections import defaultdict
@@ -26,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accuracy import engine
+from accuracy.csv_files import read_csv, write_csv
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import Request
 from llmirage_server.perf.deployment import Deployment
@@ -113,7 +111,7 @@ def read_agents(folder: Path) -> list[AgentRun]:
 
 
 def _tau(path: Path) -> Iterator[AgentRun]:
-    for row in _rows(path):
+    for row in read_csv(path):
         banking = row["workload"].startswith("banking")
         p50, p95 = (float(row[f"e2e_p{p}_ms"] or "nan") for p in (50, 95))
         spread = math.log(p95 / p50) / 1.645 if p50 > 0 else 1.0  # as log-normal lengths of replies have it
@@ -135,7 +133,7 @@ def _tau(path: Path) -> Iterator[AgentRun]:
 
 
 def _qwen(path: Path) -> Iterator[AgentRun]:
-    for row in _rows(path):
+    for row in read_csv(path):
         if (
             row["hardware"] == "h100_pcie"
             and row["load"] == "closed"
@@ -153,24 +151,14 @@ def _qwen(path: Path) -> Iterator[AgentRun]:
             )
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def save_agents(path: Path, runs: Iterable[AgentRun]) -> None:
-    """Write runs as `load_agents` reads them: a gzipped CSV file without a time stamp."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([field.name for field in fields(AgentRun)])
-    writer.writerows(astuple(run) for run in runs)
-    path.write_bytes(gzip.compress(buffer.getvalue().encode(), mtime=0))
+    """Write runs as `load_agents` reads them."""
+    write_csv(path, [field.name for field in fields(AgentRun)], map(astuple, runs))
 
 
 def load_agents(path: Path) -> list[AgentRun]:
     kinds = {field.name: {"str": str, "int": int, "float": float}[str(field.type)] for field in fields(AgentRun)}
-    with gzip.open(path, "rt", newline="") as file:
-        return [AgentRun(**{name: kinds[name](cell) for name, cell in row.items()}) for row in csv.DictReader(file)]
+    return [AgentRun(**{name: kinds[name](cell) for name, cell in row.items()}) for row in read_csv(path)]
 
 
 def predict_agents(runs: Iterable[AgentRun], processes: int) -> list[AgentPrediction]:
@@ -268,8 +256,7 @@ def qwen_conversations(run: AgentRun) -> Iterator[list[Request]]:
     A prompt repeats the one before it up to where its reply began: Qwen's chat template opens a reply with an empty thought
     where thinking is off, and leaves it out of the history.
     """
-    with gzip.open(WORKLOADS, "rt", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["workload"] == run.workload]
+    rows = [row for row in read_csv(WORKLOADS) if row["workload"] == run.workload]
     conversations: dict[str, list[Request]] = defaultdict(list)
     beginnings: dict[str, TokenIds] = {}
     at = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import json
 from collections import Counter
@@ -12,6 +11,7 @@ from pathlib import Path
 from accuracy.bands import class_of, points_of, write_bands
 from accuracy.closed_loop import Prediction, predict_all
 from accuracy.coverage import coverage_table, width_table
+from accuracy.csv_files import read_csv
 from accuracy.errors import Spread
 from accuracy.kernels import kernel_errors
 from accuracy.plots import write_plots
@@ -138,8 +138,7 @@ def _source(run: MeasuredRun) -> str:
 
 def _causes() -> list[tuple[str, str]]:
     """Beginnings of deployments' names, and why the model is off there."""
-    with (TEXT / "causes.csv").open(newline="") as file:
-        return [(row["deployment"], row["cause"]) for row in csv.DictReader(file)]
+    return [(row["deployment"], row["cause"]) for row in read_csv(TEXT / "causes.csv")]
 
 
 def _scripted(predictions: Sequence[Prediction]) -> str:
@@ -285,8 +284,7 @@ def _beside(ours: Sequence[Prediction], others: Sequence[Prediction], name: str,
 
 
 def _dropped(data: Path) -> str:
-    with (data / "dropped.csv").open(newline="") as file:
-        reasons = Counter(row["why"] for row in csv.DictReader(file))
+    reasons = Counter(row["why"] for row in read_csv(data / "dropped.csv"))
     rows = [[why, count] for why, count in reasons.most_common()]
     return "\n\n".join([_text("dropped"), table(["why", "rows"], rows), _text("token-positions")])
 

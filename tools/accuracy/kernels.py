@@ -5,9 +5,6 @@ Which rows count, and which kernel an engine would pick, is said where the const
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +12,7 @@ from pathlib import Path
 from fitting.families import kernel_seconds
 from fitting.tables import Rows, read_rows
 
+from accuracy.csv_files import read_csv, write_csv
 from accuracy.errors import Spread
 from llmirage_server.perf.catalogue.constants import POOLED, constants_for
 from llmirage_server.perf.catalogue.lookup import find_gpu
@@ -53,21 +51,12 @@ def _compare(rows: Rows) -> KernelErrors:
 
 def reduce_table(source: Path, table: str, target: Path, rows_each: int) -> None:
     """Write at most `rows_each` rows of each GPU, engine, format and kernel, picked by a fixed seed, in their order."""
-    rows = _read(source, table)
+    packed = source / f"{table}.csv.gz"
+    rows = read_csv(packed if packed.exists() else source / f"{table}.csv")
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, row in enumerate(rows):
         kinds = [row[c] for c in row if c.endswith("dtype") or c in ("phase", "op_name", "distribution", "kernel_source")]
         groups.setdefault((row["system"], row.get("backend", ""), *kinds), []).append(i)
     rng = random.Random(0)
     kept = sorted(i for group in groups.values() for i in rng.sample(group, min(rows_each, len(group))))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows[i] for i in kept)
-    (target / f"{table}.csv.gz").write_bytes(gzip.compress(buffer.getvalue().encode(), mtime=0))
-
-
-def _read(folder: Path, table: str) -> list[dict[str, str]]:
-    packed, plain = folder / f"{table}.csv.gz", folder / f"{table}.csv"
-    text = gzip.decompress(packed.read_bytes()).decode() if packed.exists() else plain.read_text()
-    return list(csv.DictReader(io.StringIO(text)))
+    write_csv(target / packed.name, list(rows[0]), (rows[i].values() for i in kept))

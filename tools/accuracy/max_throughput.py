@@ -7,8 +7,6 @@ The tables are those of perf-overview.md of 1.0 (docs/source/performance, commit
 
 from __future__ import annotations
 
-import csv
-import gzip
 import math
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -18,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from accuracy import engine
+from accuracy.csv_files import read_csv
 from llmirage_server.cluster.request import Request
 from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
@@ -78,15 +77,14 @@ class Reached:
 
 
 def load_published(path: Path) -> list[PublishedThroughput]:
-    with gzip.open(path, "rt", newline="") as file:
-        return [
-            PublishedThroughput(
-                *(row[name] for name in ("version", "model", "gpu", "weights")),
-                *(int(row[name]) for name in ("tp", "pp", "dp", "ep", "isl", "osl", "requests")),
-                float(row["output_tokens_per_s"]),
-            )
-            for row in csv.DictReader(file)
-        ]
+    return [
+        PublishedThroughput(
+            *(row[name] for name in ("version", "model", "gpu", "weights")),
+            *(int(row[name]) for name in ("tp", "pp", "dp", "ep", "isl", "osl", "requests")),
+            float(row["output_tokens_per_s"]),
+        )
+        for row in read_csv(path)
+    ]
 
 
 def reach_all(runs: Iterable[PublishedThroughput], processes: int) -> list[Reached]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from accuracy.agents import read_agents, save_agents
+from accuracy.csv_files import read_csv, write_csv
 from accuracy.disaggregated import read_disaggregated
 from accuracy.inferencex import read_inferencex, repeats_of, with_records
 from accuracy.kernels import TABLES, reduce_table
@@ -61,7 +61,7 @@ def reduce_truth(source: Path, target: Path) -> None:
         save_runs(target / "speculative.csv.gz", read_speculative(source / "runs"))
         save_agents(target / "agents.csv.gz", read_agents(source / "runs"))
         save_runs(target / "disaggregated.csv.gz", read_disaggregated(records))
-    _write(target / "dropped.csv", ["id", "why"], [[d.id, d.why] for d in dropped])
+    write_csv(target / "dropped.csv", ["id", "why"], [[d.id, d.why] for d in dropped])
     (target / "ops").mkdir(exist_ok=True)
     for table in TABLES:
         reduce_table(source / "ops", table, target / "ops", ROWS_EACH)
@@ -74,32 +74,22 @@ def _reduce_recorded(source: Path, name: str, deployment: dict[str, Any], target
     summary = json.loads((source / name / "summary.json").read_text())
     workload = (source.parent / summary["workload"]).read_text().splitlines()
     keys = [bytes_of(json.loads(line)) for line in workload]
-    with (source / name / "requests.csv").open(newline="") as file:
-        stamps = list(csv.DictReader(file))
-    rows = []
-    for i, stamp in enumerate(stamps):
-        prefix_of, prefix_tokens = longest_prefix(keys, i)
-        rows.append(
-            [
-                stamp["input_toks"],
-                stamp["output_toks"],
-                stamp["client_arrival_s"],
-                prefix_of,
-                prefix_tokens,
-                stamp["scheduled_s"],
-                stamp["first_token_s"],
-                stamp["last_token_s"],
-            ]
-        )
+    rows = [
+        [
+            *(stamp[column] for column in ("input_toks", "output_toks", "client_arrival_s")),
+            *longest_prefix(keys, i),
+            *(stamp[column] for column in ("scheduled_s", "first_token_s", "last_token_s")),
+        ]
+        for i, stamp in enumerate(read_csv(source / name / "requests.csv"))
+    ]
     header = [
         "prompt_tokens", "output_tokens", "arrival_s", "prefix_of", "prefix_tokens", "admitted_s", "first_token_s",
         "last_token_s",
     ]  # fmt: skip
-    _write(target / "requests.csv", header, rows)
-    with (source / name / "timeseries.csv").open(newline="") as file:
-        series = list(csv.DictReader(file))
+    write_csv(target / "requests.csv", header, rows)
+    series = read_csv(source / name / "timeseries.csv")
     columns = ["t", "running", "waiting", "kv_cache_pct"]
-    _write(target / "timeseries.csv", columns, [[row[c] for c in columns] for row in series])
+    write_csv(target / "timeseries.csv", columns, [[row[c] for c in columns] for row in series])
     about: dict[str, Any] = {
         "source": "github.com/casys-kaist/LLMServingSim bench/examples, commit 5daddb2 (MIT)",
         "engine": summary["engine"],
@@ -128,10 +118,3 @@ def _common(a: list[int], b: list[int]) -> int:
         if x != y:
             return n
     return min(len(a), len(b))
-
-
-def _write(path: Path, header: list[str], rows: list[list[Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accuracy import engine
+from accuracy.csv_files import read_csv
 from llmirage_server.cluster.request import Request
 from llmirage_server.perf.deployment import Deployment
 
@@ -69,22 +69,11 @@ class Metrics:
 
 def load_recorded(folder: Path) -> RecordedRun:
     """Read a run as `reduce` writes it: run.json, requests.csv, timeseries.csv."""
-    with (folder / "requests.csv").open(newline="") as file:
-        requests = [
-            Recorded(
-                int(r["prompt_tokens"]),
-                int(r["output_tokens"]),
-                float(r["arrival_s"]),
-                int(r["prefix_of"]),
-                int(r["prefix_tokens"]),
-                float(r["admitted_s"]),
-                float(r["first_token_s"]),
-                float(r["last_token_s"]),
-            )
-            for r in csv.DictReader(file)
-        ]
-    with (folder / "timeseries.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    kinds = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(Recorded)}
+    requests = [
+        Recorded(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in read_csv(folder / "requests.csv")
+    ]
+    rows = read_csv(folder / "timeseries.csv")
     about = json.loads((folder / "run.json").read_text())
     return RecordedRun(
         name=folder.name,

@@ -7,10 +7,11 @@ import gzip
 import io
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import get_args
 
+from accuracy.csv_files import write_csv
 from llmirage_server.perf.catalogue.dtypes import MoeBackend
 
 MAY_BE_ZERO = (
@@ -126,15 +127,8 @@ def load_runs(path: Path) -> list[MeasuredRun]:
 
 def save_runs(path: Path, runs: Iterable[MeasuredRun]) -> None:
     """Write runs as `load_runs` reads them; gzipped, without a time stamp, where the name ends in .gz."""
-    names = [f.name for f in fields(MeasuredRun)]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(names)
-    for run in runs:
-        values = [getattr(run, name) for name in names]
-        writer.writerow([f"{v:.6g}" if isinstance(v, float) else "" if v is None else v for v in values])
-    data = buffer.getvalue().encode()
-    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    cells = ([f"{v:.6g}" if isinstance(v, float) else "" if v is None else v for v in astuple(run)] for run in runs)
+    write_csv(path, [f.name for f in fields(MeasuredRun)], cells)
 
 
 _KINDS = {f.name: str(f.type).removesuffix(" | None") for f in fields(MeasuredRun)}

@@ -6,14 +6,12 @@ runs and NVIDIA's own sweeps. What is dropped, and why, was decided before our o
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from accuracy.csv_files import Row, read_csv
 from accuracy.runs import MeasuredRun
-
-Row = dict[str, str]
 
 # The scripts that made the InferenceMAX runs (Apache-2.0) say how the server was started.
 _SCRIPTS = "github.com/SemiAnalysisAI/InferenceX benchmarks/"
@@ -45,8 +43,7 @@ def read_truth(path: Path, annotations: Path | None = None) -> tuple[list[Measur
 
     annotations: what the records of the runs themselves say of some rows, a finding a line (silicon_annotations_dev.csv).
     """
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(path)
     findings = _findings(annotations)
     dropped: list[Dropped] = []
     seen: set[tuple[str, ...]] = set()
@@ -79,9 +76,8 @@ def _findings(annotations: Path | None) -> dict[str, dict[str, str]]:
     """Of each row that has any: what was found, and its details."""
     found: dict[str, dict[str, str]] = {}
     if annotations is not None and annotations.exists():
-        with annotations.open(newline="") as file:
-            for line in csv.DictReader(file):
-                found.setdefault(line["silicon_id"], {})[line["finding"]] = line["detail"]
+        for line in read_csv(annotations):
+            found.setdefault(line["silicon_id"], {})[line["finding"]] = line["detail"]
     return found
 
 
