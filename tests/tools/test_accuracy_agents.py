@@ -15,14 +15,14 @@ from accuracy import engine  # noqa: E402
 from accuracy.agents import (  # noqa: E402
     QWEN,
     AgentRun,
-    load_agents,
     play,
     predict,
     qwen_conversations,
     save_agents,
     tau_conversations,
 )
-from accuracy.max_throughput import bench_limits, load_published, reach  # noqa: E402
+from accuracy.csv_files import read_as  # noqa: E402
+from accuracy.max_throughput import PublishedThroughput, bench_limits, reach  # noqa: E402
 
 from llmirage_server.perf.deployment import Deployment  # noqa: E402
 
@@ -33,7 +33,7 @@ TAU = AgentRun("tau", "retail", 8, 60, 0.9, 100, 100, 10, "a model", 4000, 150, 
 def test_runs_are_read_as_they_were_written(tmp_path: Path) -> None:
     runs = [TAU, replace(TAU, family="qwen36", ttft_ms=12.5)]
     save_agents(tmp_path / "agents.csv.gz", runs)
-    assert load_agents(tmp_path / "agents.csv.gz") == runs
+    assert read_as(AgentRun, tmp_path / "agents.csv.gz") == runs
 
 
 def test_conversations_of_tau_repeat_as_much_as_the_run_did() -> None:
@@ -76,14 +76,14 @@ def test_calls_of_a_conversation_come_one_after_the_other() -> None:
     ],
 )
 def test_hit_rates_and_first_tokens_are_those_of_the_server(name: str, clients: int) -> None:
-    run = next(run for run in load_agents(DATA / "agents.csv.gz") if (run.name, run.clients) == (name, clients))
+    run = next(run for run in read_as(AgentRun, DATA / "agents.csv.gz") if (run.name, run.clients) == (name, clients))
     found = predict(run)
     assert abs(found.error("hit")) * 100 < 3
     assert abs(found.error("ttft_p50_ms")) < 0.4  # those of Qwen3.6, whose steps with few prompt tokens are too fast
 
 
 def test_batch_limits_are_those_that_the_benchmark_chooses() -> None:
-    runs = load_published(DATA / "max_throughput.csv.gz")
+    runs = read_as(PublishedThroughput, DATA / "max_throughput.csv.gz")
     assert len(runs) == 478
     run = next(r for r in runs if "8B" in r.model and r.gpu == "h100_sxm" and (r.isl, r.osl) == (1000, 1000))
     assert bench_limits(run) == (640, 2048)
@@ -93,12 +93,12 @@ def test_batch_limits_are_those_that_the_benchmark_chooses() -> None:
 
 def test_the_benchmark_counts_each_weight_once() -> None:
     """Llama-4-Maverick on eight H100: 401 billion weights of fp8, although ranks copy attention, dense layers and tables."""
-    runs = load_published(DATA / "max_throughput.csv.gz")
+    runs = read_as(PublishedThroughput, DATA / "max_throughput.csv.gz")
     run = next(r for r in runs if "Maverick" in r.model and r.gpu == "h100_sxm" and (r.isl, r.osl) == (500, 2000))
     held = (8 * 81_559 * 2**20 - 400.7e9) * 0.95 / (48 * 2 * 8 * 128) / 2500
     assert bench_limits(run) == (256 * math.ceil(held / 256), 2048) == (1280, 2048)
 
 
 def test_what_does_not_fit_says_so() -> None:
-    run = replace(load_published(DATA / "max_throughput.csv.gz")[0], gpu="l40s", weights="bf16")
+    run = replace(read_as(PublishedThroughput, DATA / "max_throughput.csv.gz")[0], gpu="l40s", weights="bf16")
     assert "does not fit" in reach(run).problem

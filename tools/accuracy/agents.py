@@ -152,13 +152,8 @@ def _qwen(path: Path) -> Iterator[AgentRun]:
 
 
 def save_agents(path: Path, runs: Iterable[AgentRun]) -> None:
-    """Write runs as `load_agents` reads them."""
+    """Write runs as `read_as` reads them."""
     write_csv(path, [field.name for field in fields(AgentRun)], map(astuple, runs))
-
-
-def load_agents(path: Path) -> list[AgentRun]:
-    kinds = {field.name: {"str": str, "int": int, "float": float}[str(field.type)] for field in fields(AgentRun)}
-    return [AgentRun(**{name: kinds[name](cell) for name, cell in row.items()}) for row in read_csv(path)]
 
 
 def predict_agents(runs: Iterable[AgentRun], processes: int) -> list[AgentPrediction]:

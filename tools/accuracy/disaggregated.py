@@ -6,26 +6,23 @@ servers were started stands in the recipes of SemiAnalysisAI/InferenceX@843c625 
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from accuracy.csv_files import Row, read_csv
+from accuracy.inferencex import engine_of, newest, run_of, since
 from accuracy.runs import MeasuredRun
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.config import ClusterConfig, PoolConfig
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 
-Row = dict[str, str]
 Accepted = dict[tuple[bool, int], list[float]]  # tokens of a step, by attention data parallelism and drafts
 
-GPUS = {"b200": "b200_sxm", "h200": "h200_sxm", "gb200": "gb200", "mi355x": "mi355x"}
-ENGINES = {"dynamo-sglang": "sglang", "mori-sglang": "sglang", "dynamo-trt": "trtllm"}
-_SAME = ("framework", "hardware", "precision", "spec_decoding", "topology", "isl", "osl", "concurrency")
-_FOUR_BITS = {"mi355x": "mxfp4"}
+_FRAMEWORKS = ("dynamo-sglang", "mori-sglang", "dynamo-trt")
 _WORKERS = re.compile(r"([PD])(\d+)x\(tp(\d+)ep(\d+)(dpa)?\)")
 # Steps of a streamed chunk (`--stream-interval`) by Dynamo's recipes for SGLang, and of MXFP4-v2 with ranks.
 _STREAM_INTERVAL = {
@@ -60,14 +57,12 @@ class Workers:
 
 def read_disaggregated(path: Path) -> list[MeasuredRun]:
     """Return the disaggregated points of the file, of repeats the newest, without those that stalled."""
-    with path.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["disagg"] == "yes" and row["framework"] in ENGINES]
+    rows = [row for row in read_csv(path) if row["disagg"] == "yes" and row["framework"] in _FRAMEWORKS]
     rows = [row for row in rows if "low_effective_concurrency" not in row["flags"]]
     known: Accepted = {}
     for row in rows:
         known.setdefault((_ranks(row), _drafts(row)), []).extend(_acceptance(row))
-    newest = {tuple(row[name] for name in _SAME): row for row in sorted(rows, key=lambda row: row["date"])}
-    return [_run(row, known) for row in newest.values()]
+    return [_run(row, known) for row in newest(rows)]
 
 
 def workers_of(run: MeasuredRun) -> list[Workers]:
@@ -153,21 +148,14 @@ def _recv_interval(row: Row) -> int:
 
 
 def _run(row: Row, known: Accepted) -> MeasuredRun:
-    engine = ENGINES[row["framework"]]
     drafts = _drafts(row)
     length = None
-    if drafts and engine == "sglang":  # no run of TensorRT-LLM says: the published lengths stand for them
+    if drafts and engine_of(row) == "sglang":  # no run of TensorRT-LLM says: the published lengths stand for them
         [length] = _acceptance(row) or [median(known[_ranks(row), drafts])]
         length = min(length, drafts + 1.0)
-    gpu = GPUS[row["hardware"]]
     share = int(row["osl"]) / (int(row["isl"]) + int(row["osl"]))
-    return MeasuredRun(
-        engine=engine,
-        model="deepseek-ai/DeepSeek-R1",
-        gpu=gpu,
-        isl=int(row["isl"]),
-        osl=int(row["osl"]),
-        concurrency=int(row["concurrency"]),
+    return run_of(
+        row,
         ttft_ms=float(row["ttft_median_ms"]),
         tpot_ms=float(row["tpot_median_ms"]),
         output_tokens_per_s=float(row["total_tok_s_per_gpu"]) * int(row["total_gpus"]) * share,
@@ -178,9 +166,7 @@ def _run(row: Row, known: Accepted) -> MeasuredRun:
         speculation="mtp" if drafts else "",
         drafts=drafts,
         acceptance_length=length,
-        weights="fp8_block" if row["precision"] == "fp8" else _FOUR_BITS.get(gpu, "nvfp4"),
         kv_cache_dtype="fp8",
-        shortest=0.8,
         max_num_seqs=_decode_seqs(row),
         max_num_batched_tokens=_prefill_chunk(row),
         scheduler_recv_interval=_recv_interval(row),
@@ -208,12 +194,7 @@ def _version(row: Row) -> str:
         return ""  # images have Dynamo's version
     if (found := re.search(r"(?:v|sglang-)(\d+\.\d+\.\d+)", row["image"])) is not None:
         return found[1]
-    return str(_since(_MORI_VERSIONS[row["precision"]], row)) if row["framework"] == "mori-sglang" else ""
-
-
-def _since(first_days: tuple[tuple[str, Any], ...], row: Row) -> Any:
-    """Of entries with the first day of each, the newest first, what counted on the day of the record."""
-    return next(value for day, value in first_days if row["date"] >= day)
+    return since(_MORI_VERSIONS[row["precision"]], row) if row["framework"] == "mori-sglang" else ""
 
 
 def _drafts(row: Row) -> int:
@@ -239,7 +220,7 @@ def _prefill_chunk(row: Row) -> int | None:
     """Prompt tokens of a step of a prefill instance, or of a rank of it, where the recipes say."""
     ranks = row["prefill_dp_attention"] == "1"
     if row["framework"] == "mori-sglang" and ranks:
-        return int(_since(_RANK_CHUNKS, row))
+        return since(_RANK_CHUNKS, row)
     if row["framework"] == "dynamo-sglang" and row["precision"] == "fp4" and row["hardware"] == "b200":
         return _PREFILL_CHUNK // (int(row["prefill_tp"]) if ranks else 1)
     return None

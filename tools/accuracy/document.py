@@ -31,11 +31,19 @@ from accuracy.report import (
 )
 from accuracy.runs import MeasuredRun, RunsError, load_runs
 from accuracy.saved import load_predictions, save_predictions, shipped
-from accuracy.sections import AGENTS, MAX_THROUGHPUT, agents_section, max_throughput_section, memory_section
+from accuracy.sections import (
+    AGENTS,
+    MAX_THROUGHPUT,
+    TEXT,
+    agents_section,
+    max_throughput_section,
+    memory_section,
+    refusals,
+    text,
+)
 from accuracy.transfer import STAND_INS
 from accuracy.truth import find_drafted
 
-TEXT = Path(__file__).with_name("text")
 SPECULATIVE = "speculative.csv.gz"
 SCRIPTED = "scripted.csv.gz"
 _LEFT_OUT = {"family": "family", "gpu": "GPU", "version": "version of the engine", "deployment": "deployment"}
@@ -77,12 +85,12 @@ def _of_whole_runs(
     runs = [p.run for p in predictions]
     shown = [p for p in _usable(predictions) if not p.run.cold_start]
     return [
-        *(_text(name) for name in ("intro", "fitted", "left-out")),
+        *(text(name) for name in ("intro", "fitted", "left-out")),
         _whole_runs(runs, predictions),
         _scripted(scripted),
         _bands([*predictions, *scripted], figures),
         _repeats(data),
-        "\n\n".join([_text("plots"), write_plots(out.with_suffix(""), shown)]),
+        "\n\n".join([text("plots"), write_plots(out.with_suffix(""), shown)]),
     ]
 
 
@@ -91,12 +99,8 @@ def _sampled(data: Path, sample: int) -> list[MeasuredRun]:
 
 
 def _write(out: Path, sections: Sequence[str], data: Path) -> None:
-    whole = [*sections, _text("own-runs"), _dropped(data)]
+    whole = [*sections, text("own-runs"), _dropped(data)]
     out.write_text("\n\n".join(section.strip() for section in whole) + "\n")
-
-
-def _text(name: str) -> str:
-    return (TEXT / f"{name}.md").read_text().strip()
 
 
 def _usable(predictions: Sequence[Prediction]) -> list[Prediction]:
@@ -105,9 +109,8 @@ def _usable(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 def _whole_runs(runs: Sequence[MeasuredRun], predictions: Sequence[Prediction]) -> str:
     usable, drafted = _usable(predictions), find_drafted(runs)
-    refused = [p for p in predictions if p.problem]
     lines = [
-        _text("whole-runs"),
+        text("whole-runs"),
         summary(usable),
         "Without the runs that probably drafted tokens (see the rows at the end of this page):",
         summary([p for p in usable if p.run.id not in drafted]),
@@ -124,9 +127,8 @@ def _whole_runs(runs: Sequence[MeasuredRun], predictions: Sequence[Prediction]) 
         run_table(usable, "deployment", group_of),
         "### The ten worst deployments",
         worst(usable, _causes()),
+        *refusals((p.run.id, p.problem) for p in predictions),
     ]
-    if refused:
-        lines.append("Refused by the engine:\n\n" + "\n".join(f"- {p.run.id}: {p.problem}" for p in refused))
     return "\n\n".join(lines)
 
 
@@ -143,14 +145,14 @@ def _causes() -> list[tuple[str, str]]:
 
 def _scripted(predictions: Sequence[Prediction]) -> str:
     usable = [p for p in _usable(predictions) if not p.run.odd]
-    lines = [_text("scripted"), totals(usable), run_table(usable, "deployment", group_of)]
+    lines = [text("scripted"), totals(usable), run_table(usable, "deployment", group_of)]
     return "\n\n".join(lines)
 
 
 def _bands(predictions: Sequence[Prediction], figures: Path) -> str:
     points = points_of(predictions)
     lines = [
-        _text("bands"),
+        text("bands"),
         *(f"Without the run's {name}:\n\n{coverage_table(points, by)}" for by, name in _LEFT_OUT.items()),
         "### Factors, of 50 / 90 %",
         width_table(figures),
@@ -162,14 +164,14 @@ def _repeats(data: Path) -> str:
     found = json.loads((data / "repeats.json").read_text())
     rows = [[name, *(f"{found[key][0]} / {found[key][1]}" for key in ("tpot", "ttft"))] for name in ("difference",)]
     points = f"{found['points']} points, {found['pairs']} pairs"
-    return "\n\n".join([_text("repeats"), table([points, "TPOT", "TTFT"], rows)])
+    return "\n\n".join([text("repeats"), table([points, "TPOT", "TTFT"], rows)])
 
 
 def speculative_section(data: Path, processes: int) -> str:
     """Runs that drafted tokens, with the share of drafts that was accepted as measured."""
     usable = _usable(predict_all(load_runs(data / SPECULATIVE), processes=processes))
     lines = [
-        _text("speculative"),
+        text("speculative"),
         run_table(usable, "runs", lambda p: ("all",)),
         run_table(usable, "model", lambda p: (p.run.family, p.run.weights, p.run.gpu, p.run.engine)),
         run_table(usable, "draft tokens", lambda p: (p.run.speculation, str(p.run.drafts))),
@@ -182,13 +184,13 @@ def disaggregated_section(data: Path, processes: int) -> str:
     """Runs with prefill and decode on different instances."""
     runs = sorted(load_runs(data / DISAGGREGATED), key=lambda run: -run.concurrency * run.osl)  # the longest first
     predictions = predict_all(runs, processes=processes)
-    usable, refused = _usable(predictions), [p for p in predictions if p.problem]
+    usable = _usable(predictions)
 
     def errors(name: str, key: Callable[[Prediction], tuple[str, ...]]) -> str:
         return run_table(usable, name, key, (*METRICS, "throughput"))
 
     lines = [
-        _text("disaggregated"),
+        text("disaggregated"),
         errors("runs", lambda p: ("all",)),
         errors("router", lambda p: (p.run.settings,)),
         errors("GPU", lambda p: (p.run.gpu, p.run.weights)),
@@ -202,13 +204,12 @@ def disaggregated_section(data: Path, processes: int) -> str:
             lambda p: (f"{p.run.settings} {p.run.gpu} {p.run.weights}", *p.run.speculation.split(), p.run.topology),
         ),
     ]
-    if refused:
-        lines.append("Refused by the engine:\n\n" + "\n".join(f"- {p.run.id}: {p.problem}" for p in refused))
+    lines += refusals((p.run.id, p.problem) for p in predictions)
     return "\n\n".join(lines)
 
 
 def _replays(data: Path) -> str:
-    lines = [_text("replays")]
+    lines = [text("replays")]
     for folder in sorted(path.parent for path in data.glob("*/run.json")):
         run = load_recorded(folder)
         reality, replays = measured(run), {"ours": replay(run)}
@@ -231,7 +232,7 @@ def _kernels(ops: Path, data: Path) -> str:
     messages = [e for e in errors if e not in compute]
     return "\n\n".join(
         [
-            _text("kernels"),
+            text("kernels"),
             kernel_summary(errors),
             "### Kernels by GPU and engine",
             kernel_table(compute),
@@ -246,7 +247,7 @@ def _transferred(runs: list[MeasuredRun], processes: int) -> str:
     own = {p.run.id: p for p in _usable(predict_all(chosen, processes=processes))}
     other = [p for p in _usable(predict_all(chosen, "transferred", processes)) if p.run.id in own]
     return "\n\n".join(
-        [_text("transferred"), _beside([own[p.run.id] for p in other], other, "own constants", "another GPU's")]
+        [text("transferred"), _beside([own[p.run.id] for p in other], other, "own constants", "another GPU's")]
     )
 
 
@@ -254,7 +255,7 @@ def _silicon(runs: list[MeasuredRun], processes: int) -> str:
     theirs = _usable(predict_all(runs, "silicon", processes))
     ids = {p.run.id for p in theirs}
     ours = _usable(predict_all([run for run in runs if run.id in ids], processes=processes))
-    return "\n\n".join([_text("silicon"), _beside(ours, theirs, "roofline", "aiconfigurator-core's tables")])
+    return "\n\n".join([text("silicon"), _beside(ours, theirs, "roofline", "aiconfigurator-core's tables")])
 
 
 def _defaults(runs: list[MeasuredRun], processes: int) -> str:
@@ -262,7 +263,7 @@ def _defaults(runs: list[MeasuredRun], processes: int) -> str:
     ours = _usable(predict_all(known, processes=processes))
     ids = {p.run.id for p in ours}
     plain = [p for p in _usable(predict_all(known, "default settings", processes)) if p.run.id in ids]
-    return "\n\n".join([_text("defaults"), _beside(ours, plain, "known settings", "defaults")])
+    return "\n\n".join([text("defaults"), _beside(ours, plain, "known settings", "defaults")])
 
 
 def _beside(ours: Sequence[Prediction], others: Sequence[Prediction], name: str, other_name: str) -> str:
@@ -286,7 +287,7 @@ def _beside(ours: Sequence[Prediction], others: Sequence[Prediction], name: str,
 def _dropped(data: Path) -> str:
     reasons = Counter(row["why"] for row in read_csv(data / "dropped.csv"))
     rows = [[why, count] for why, count in reasons.most_common()]
-    return "\n\n".join([_text("dropped"), table(["why", "rows"], rows), _text("token-positions")])
+    return "\n\n".join([text("dropped"), table(["why", "rows"], rows), text("token-positions")])
 
 
 _NEEDS = {"speculation": SPECULATIVE, "prefix caches": AGENTS, "pools": DISAGGREGATED}

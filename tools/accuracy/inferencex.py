@@ -9,7 +9,6 @@ for: 2 to 75 s each. Medians stand for the means of those runs, and of any run w
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterable
@@ -17,18 +16,20 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any, TypeVar
 
+from accuracy.csv_files import Row, read_csv
 from accuracy.errors import Spread, grouped
 from accuracy.runs import MeasuredRun
 from accuracy.truth import with_settings
 
-Row = dict[str, str]
-
+T = TypeVar("T")
 WARMED = "2026-01-21"  # --num-warmups came with commit d053ae2 of SemiAnalysisAI/InferenceX
 _LONG_TAIL = "ttft_tail_10x"  # p99 of TTFT above ten medians
 _GPUS = {"b200": "b200_sxm", "h200": "h200_sxm"}
-_ENGINES = {"sglang": "sglang", "trt": "trtllm"}
-_FOUR_BITS = {"b200_sxm": "nvfp4", "mi355x": "mxfp4"}
+_ENGINES = {"sglang": "sglang", "trt": "trtllm", "dynamo-sglang": "sglang", "mori-sglang": "sglang", "dynamo-trt": "trtllm"}
+_ONE_INSTANCE = ("sglang", "trt")
+_SAME = ("hardware", "framework", "precision", "topology", "isl", "osl", "concurrency", "spec_decoding")
 # Of rows without an image: SGLang's version by its first day in the configurations (.github/configs/amd-master.yaml,
 # nvidia-master.yaml of SemiAnalysisAI/InferenceX). Until 2025-12 AMD's were images of its own, built from SGLang 0.5.2.
 _SGLANG: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
@@ -61,6 +62,35 @@ _SGLANG: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
 }  # fmt: skip
 
 
+def engine_of(row: Row) -> str:
+    return _ENGINES[row["framework"]]
+
+
+def run_of(row: Row, **figures: Any) -> MeasuredRun:
+    """Return the run of a record: all of them are of DeepSeek-R1. figures: what not every record has, by MeasuredRun."""
+    return MeasuredRun(
+        engine=engine_of(row),
+        model="deepseek-ai/DeepSeek-R1",
+        gpu=_gpu(row),
+        isl=int(row["isl"]),
+        osl=int(row["osl"]),
+        concurrency=int(row["concurrency"]),
+        weights=_weights(row),
+        shortest=0.8,
+        **figures,
+    )
+
+
+def newest(rows: Iterable[Row]) -> Iterable[Row]:
+    """Return the last record of each point."""
+    return {tuple(row[name] for name in _SAME): row for row in sorted(rows, key=lambda row: row["date"])}.values()
+
+
+def since(first_days: Iterable[tuple[str, T]], row: Row) -> T:
+    """Of entries with the first day of each, the newest first, return what counted on the day of the record."""
+    return next(value for day, value in first_days if row["date"] >= day)
+
+
 @dataclass(frozen=True, slots=True)
 class Repeats:
     """|second / first - 1| of consecutive repeats of a point: median and 90th percentile in per cent, of TTFT and TPOT."""
@@ -76,7 +106,7 @@ def read_inferencex(path: Path) -> list[MeasuredRun]:
 
     Left out: runs of engines that are not simulated (ATOM), and those that stalled, by their effective concurrency.
     """
-    points = grouped((row for row in _rows(path) if _simulated(row) and not row["overlap_how"]), _point)
+    points = grouped((row for row in read_csv(path) if _simulated(row) and not row["overlap_how"]), _point)
     return [_run(rows) for rows in points.values()]
 
 
@@ -85,7 +115,7 @@ def with_records(runs: Iterable[MeasuredRun], path: Path) -> list[MeasuredRun]:
 
     Those without a record are marked where the records of their deployment's nights show a cold start.
     """
-    rows = [row for row in _rows(path) if _simulated(row)]
+    rows = [row for row in read_csv(path) if _simulated(row)]
     records = [row for row in rows if row["ttft_mean_ms"]]
     cold = {_deployment(row) for row in rows if row["date"] < WARMED and _LONG_TAIL in row["flags"]}
     return [_as_recorded(run, next((row for row in records if _is_of(row, run)), None), cold) for run in runs]
@@ -108,7 +138,7 @@ def _is_of(row: Row, run: MeasuredRun) -> bool:
 
 
 def _deployment(row: Row) -> tuple[str, ...]:
-    return _ENGINES[row["framework"]], _gpu(row), _weights(row), _version(row)
+    return engine_of(row), _gpu(row), _weights(row), _version(row)
 
 
 def _started_cold(row: Row) -> bool:
@@ -120,13 +150,13 @@ def _gpu(row: Row) -> str:
 
 
 def _weights(row: Row) -> str:
-    return "fp8_block" if row["precision"] == "fp8" else _FOUR_BITS[_gpu(row)]
+    return "fp8_block" if row["precision"] == "fp8" else "mxfp4" if row["hardware"] == "mi355x" else "nvfp4"
 
 
 def repeats_of(path: Path) -> Repeats:
     """How far repeats of one point lie apart that follow each other under one version of the engine."""
     points = [
-        sorted(rows, key=lambda row: row["date"]) for rows in grouped(filter(_simulated, _rows(path)), _point).values()
+        sorted(rows, key=lambda row: row["date"]) for rows in grouped(filter(_simulated, read_csv(path)), _point).values()
     ]
     pairs = [pair for rows in points for pair in pairwise(rows)]
 
@@ -137,19 +167,13 @@ def repeats_of(path: Path) -> Repeats:
     return Repeats(sum(len(rows) > 1 for rows in points), len(pairs), spread("ttft"), spread("tpot"))
 
 
-def _rows(path: Path) -> list[Row]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def _simulated(row: Row) -> bool:
-    aggregated = row["disagg"] == "no" and row["spec_decoding"] == "none" and row["framework"] in _ENGINES
+    aggregated = row["disagg"] == "no" and row["spec_decoding"] == "none" and row["framework"] in _ONE_INSTANCE
     return aggregated and "low_effective_concurrency" not in row["flags"]
 
 
 def _point(row: Row) -> tuple[str, ...]:
-    where = ("hardware", "framework", "precision", "topology", "isl", "osl", "concurrency")
-    return *(row[name] for name in where), _version(row)
+    return *(row[name] for name in _SAME), _version(row)
 
 
 def _version(row: Row) -> str:
@@ -157,8 +181,7 @@ def _version(row: Row) -> str:
         return found[1]
     if row["framework"] != "sglang":
         return "1.1"
-    since = _SGLANG.get((row["hardware"], row["precision"]), (("", ""),))
-    return next(version for day, version in since if row["date"] >= day)
+    return since(_SGLANG.get((row["hardware"], row["precision"]), (("", ""),)), row)
 
 
 def _run(rows: list[Row]) -> MeasuredRun:
@@ -167,23 +190,16 @@ def _run(rows: list[Row]) -> MeasuredRun:
     statistic = "mean" if means else "median"
     ranks, ep = int(row["decode_tp"]), int(row["decode_ep"])
     dp = ranks if row["decode_dp_attention"] == "1" else 1
-    run = MeasuredRun(
-        engine=_ENGINES[row["framework"]],
-        model="deepseek-ai/DeepSeek-R1",
-        gpu=_gpu(row),
-        isl=int(row["isl"]),
-        osl=int(row["osl"]),
-        concurrency=int(row["concurrency"]),
+    run = run_of(
+        row,
         ttft_ms=median(float(each[f"ttft_{statistic}_ms"]) for each in rows),
         tpot_ms=median(float(each[f"tpot_{statistic}_ms"]) for each in rows),
         output_tokens_per_s=median(float(each["output_tok_s_per_decode_gpu"]) * int(each["decode_gpus"]) for each in rows),
         statistic=statistic,
         id=f"inferencex_dsr1 row {row['row']}" + (f" and {len(rows) - 1} repeats" if len(rows) > 1 else ""),
         engine_version=_version(row),
-        weights=_weights(row),
         tp=ranks // dp,
         dp=dp,
         ep=ep,
-        shortest=0.8,
     )
     return with_settings(run)

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from accuracy import engine
-from accuracy.csv_files import read_csv
 from llmirage_server.cluster.request import Request
 from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
@@ -74,17 +73,6 @@ class Reached:
     @property
     def error(self) -> float:
         return self.output_tokens_per_s / self.run.output_tokens_per_s - 1
-
-
-def load_published(path: Path) -> list[PublishedThroughput]:
-    return [
-        PublishedThroughput(
-            *(row[name] for name in ("version", "model", "gpu", "weights")),
-            *(int(row[name]) for name in ("tp", "pp", "dp", "ep", "isl", "osl", "requests")),
-            float(row["output_tokens_per_s"]),
-        )
-        for row in read_csv(path)
-    ]
 
 
 def reach_all(runs: Iterable[PublishedThroughput], processes: int) -> list[Reached]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accuracy import engine
-from accuracy.csv_files import read_csv
+from accuracy.csv_files import read_as, read_csv
 from llmirage_server.cluster.request import Request
 from llmirage_server.perf.deployment import Deployment
 
@@ -69,16 +69,12 @@ class Metrics:
 
 def load_recorded(folder: Path) -> RecordedRun:
     """Read a run as `reduce` writes it: run.json, requests.csv, timeseries.csv."""
-    kinds = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(Recorded)}
-    requests = [
-        Recorded(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in read_csv(folder / "requests.csv")
-    ]
     rows = read_csv(folder / "timeseries.csv")
     about = json.loads((folder / "run.json").read_text())
     return RecordedRun(
         name=folder.name,
         settings=about["deployment"],
-        requests=requests,
+        requests=read_as(Recorded, folder / "requests.csv"),
         running=np.array([float(r["running"]) for r in rows]),
         waiting=np.array([float(r["waiting"]) for r in rows]),
         kv_share=np.array([float(r["kv_cache_pct"]) / 100 for r in rows]),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from accuracy.agents import AgentPrediction, load_agents, predict_agents
+from accuracy.agents import AgentPrediction, AgentRun, predict_agents
+from accuracy.csv_files import read_as
 from accuracy.errors import Spread, grouped
 from accuracy.logged_memory import logged_rows
-from accuracy.max_throughput import Reached, load_published, reach_all
+from accuracy.max_throughput import PublishedThroughput, Reached, reach_all
 from accuracy.report import table
 
 TEXT = Path(__file__).with_name("text")
@@ -19,7 +20,7 @@ MAX_THROUGHPUT = "max_throughput.csv.gz"
 
 def agents_section(data: Path, processes: int) -> str:
     """Prefix caches: hit rate and TTFT of each run, then both by family."""
-    found = predict_agents(load_agents(data / AGENTS), processes)
+    found = predict_agents(read_as(AgentRun, data / AGENTS), processes)
     rows = []
     for p in found:
         run = p.run
@@ -30,7 +31,7 @@ def agents_section(data: Path, processes: int) -> str:
     header = [
         "run", "clients", "hit %", "ours", "points", "TTFT ms", "ours", "%", "median", "ours", "%", "TPOT ms", "ours", "%",
     ]  # fmt: skip
-    return "\n\n".join([_text("agents"), _families(found), table(header, rows)])
+    return "\n\n".join([text("agents"), _families(found), table(header, rows)])
 
 
 def _families(found: Sequence[AgentPrediction]) -> str:
@@ -55,22 +56,15 @@ def _compared(measured: float, ours: float) -> list[str]:
 
 def max_throughput_section(published: Path, processes: int) -> str:
     """NVIDIA's published maximum throughput: by kind of model, then by column of its tables."""
-    found = reach_all(load_published(published), processes)
+    found = reach_all(read_as(PublishedThroughput, published), processes)
     usable = [r for r in found if not r.problem]
     lines = [
-        _text("max-throughput"),
+        text("max-throughput"),
         _throughput(usable, "runs", lambda r: ("dense" if r.run.dense else "mixtures of experts",)),
         _throughput(usable, "stages", lambda r: ("one stage" if r.run.pp == 1 else "pipeline", _kind(r))),
-        _throughput(
-            usable, "column", lambda r: (r.run.family, r.run.weights, r.run.gpu, r.run.split, "of " + r.run.version)
-        ),
+        _throughput(usable, "column", _column),
+        *refusals((f"{r.run.family} {r.run.gpu} {r.run.split} {r.run.isl}/{r.run.osl}", r.problem) for r in found),
     ]
-    refused = [r for r in found if r.problem]
-    if refused:
-        names = "\n".join(
-            f"- {r.run.family} {r.run.gpu} {r.run.split} {r.run.isl}/{r.run.osl}: {r.problem}" for r in refused
-        )
-        lines.append(f"Refused by the engine:\n\n{names}")
     return "\n\n".join(lines)
 
 
@@ -93,8 +87,15 @@ def _throughput(found: Sequence[Reached], name: str, key: Callable[[Reached], tu
 
 def memory_section() -> str:
     header = ["instance", "weights, logged", "ours", "KV pool, logged (GiB)", "ours", "error %", "remark"]
-    return "\n\n".join([_text("memory"), table(header, logged_rows())])
+    return "\n\n".join([text("memory"), table(header, logged_rows())])
 
 
-def _text(name: str) -> str:
+def text(name: str) -> str:
+    """Return the words of a section."""
     return (TEXT / f"{name}.md").read_text().strip()
+
+
+def refusals(found: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a list of what the engine refuses, of names and problems; nothing without a problem."""
+    refused = [f"- {name}: {problem}" for name, problem in found if problem]
+    return ["\n".join(["Refused by the engine:\n", *refused])] if refused else []

@@ -6,20 +6,17 @@ tokens of a streamed chunk. How servers were started stands in the scripts that 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from accuracy.csv_files import Row, read_csv
+from accuracy.inferencex import engine_of, newest, run_of
 from accuracy.runs import MeasuredRun
-
-Row = dict[str, str]
 
 STREAM_INTERVAL = {"sglang": 30, "trtllm": 10}  # steps of a chunk
 DRAFTS = {"sglang": 2, "trtllm": 1}  # with attention data parallelism, as all runs of TensorRT-LLM here have it
-_SAME = ("framework", "hardware", "precision", "topology", "isl", "osl", "concurrency")
-_ENGINES = {"sglang": "sglang", "trt": "trtllm"}
 _SCRIPTS = {
     ("sglang", "fp8"): "single_node/fixed_seq_len/dsr1_fp8_b200_mtp.sh",
     ("sglang", "fp4"): "single_node/fixed_seq_len/dsr1_fp4_b200_mtp.sh",
@@ -32,13 +29,8 @@ def read_speculative(folder: Path) -> list[MeasuredRun]:
     return [*_gpt_oss(folder / "gptoss120b_h200_runs.csv"), *_deepseek(folder / "inferencex_dsr1.csv")]
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    with path.open(newline="") as file:
-        yield from csv.DictReader(file)
-
-
 def _gpt_oss(path: Path) -> Iterator[MeasuredRun]:
-    for row in _rows(path):
+    for row in read_csv(path):
         yield MeasuredRun(
             engine="vllm",
             engine_version=row["engine"].removeprefix("vllm "),
@@ -65,48 +57,40 @@ def _gpt_oss(path: Path) -> Iterator[MeasuredRun]:
 def _deepseek(path: Path) -> Iterator[MeasuredRun]:
     rows = [
         row
-        for row in _rows(path)
+        for row in read_csv(path)
         if row["spec_decoding"] == "mtp" and row["disagg"] == "no" and row["hardware"] in ("b200", "h200")
     ]
     known: dict[str, list[float]] = {}
     for row in rows:
-        known.setdefault(_ENGINES[row["framework"]], []).extend(_acceptance(row))
-    newest = {tuple(row[name] for name in _SAME): row for row in sorted(rows, key=lambda row: row["date"])}
-    for row in newest.values():
-        engine = _ENGINES[row["framework"]]
-        [length] = _acceptance(row) or [median(known[engine])]
-        yield _with_settings(row, _deepseek_run(row, engine, length))
+        known.setdefault(engine_of(row), []).extend(_acceptance(row))
+    for row in newest(rows):
+        [length] = _acceptance(row) or [median(known[engine_of(row)])]
+        yield _with_settings(row, _deepseek_run(row, length))
 
 
 def _acceptance(row: Row) -> list[float]:
     """Tokens of a step, by those of a chunk; nothing where they were not measured."""
     if not row["tokens_per_chunk"]:
         return []
-    return [float(row["tokens_per_chunk"]) / STREAM_INTERVAL[_ENGINES[row["framework"]]]]
+    return [float(row["tokens_per_chunk"]) / STREAM_INTERVAL[engine_of(row)]]
 
 
-def _deepseek_run(row: Row, engine: str, length: float) -> MeasuredRun:
+def _deepseek_run(row: Row, length: float) -> MeasuredRun:
     ranks = int(row["decode_tp"]) if row["decode_dp_attention"] == "1" else 1
-    return MeasuredRun(
-        engine=engine,
+    engine = engine_of(row)
+    return run_of(
+        row,
         engine_version=row["image"].rpartition(":")[2],
-        model="deepseek-ai/DeepSeek-R1",
-        gpu=f"{row['hardware']}_sxm",
-        isl=int(row["isl"]),
-        osl=int(row["osl"]),
-        concurrency=int(row["concurrency"]),
         ttft_ms=float(row["ttft_mean_ms"] or row["ttft_median_ms"]),  # older records have medians alone
         tpot_ms=float(row["tpot_mean_ms"] or row["tpot_median_ms"]),
         id=f"inferencex_{row['row']}",
         speculation="mtp",
         drafts=DRAFTS[engine],
         acceptance_length=length,
-        weights="nvfp4" if row["precision"] == "fp4" else "fp8_block",
         kv_cache_dtype="fp8",
         tp=1 if ranks > 1 else int(row["decode_tp"]),
         dp=ranks,
         ep=int(row["decode_ep"]),
-        shortest=0.8,
         settings=_SCRIPTS[engine, row["precision"]],
     )
 

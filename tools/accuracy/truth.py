@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from accuracy.csv_files import Row, read_csv
 from accuracy.runs import MeasuredRun
@@ -222,164 +223,151 @@ def _round_up(tokens: int, multiple: int) -> int:
     return -(-tokens // multiple) * multiple
 
 
-def _minimax_h100(run: MeasuredRun) -> MeasuredRun:
-    return replace(run, max_num_seqs=256, gpu_memory_utilization=0.9, settings="single_node/minimaxm2.5_fp8_h100.sh")
+Settings = dict[str, Any]
+_LLAMA70_B200: Settings = {
+    "kv_cache_dtype": "fp8",
+    "gpu_memory_utilization": 0.9,
+    "max_num_batched_tokens": 8192,
+    "max_num_seqs": 512,
+    "async_scheduling": 1,
+    "settings": "70b_fp8_b200_docker.sh",
+}
 
 
-def _minimax_b300(run: MeasuredRun) -> MeasuredRun:
-    return replace(
-        run,
-        kv_cache_dtype="fp8",
-        gpu_memory_utilization=0.9,
-        max_num_batched_tokens=2 * run.isl,
-        settings="single_node/minimaxm2.5_fp8_b300.sh",
-    )
+def _minimax_b300(run: MeasuredRun) -> Settings:
+    return {
+        "kv_cache_dtype": "fp8",
+        "gpu_memory_utilization": 0.9,
+        "max_num_batched_tokens": 2 * run.isl,
+        "settings": "single_node/minimaxm2.5_fp8_b300.sh",
+    }
 
 
-def _gpt_oss_h100(run: MeasuredRun) -> MeasuredRun:
-    return replace(
-        run,
-        gpu_memory_utilization=0.9,
-        max_num_batched_tokens=8192,
-        max_num_seqs=run.concurrency,
-        moe_backend="marlin",
-        async_scheduling=1,
-        settings="single_node/gptoss_fp4_h100.sh",
-    )
+def _gpt_oss_h100(run: MeasuredRun) -> Settings:
+    return {
+        "gpu_memory_utilization": 0.9,
+        "max_num_batched_tokens": 8192,
+        "max_num_seqs": run.concurrency,
+        "moe_backend": "marlin",
+        "async_scheduling": 1,
+        "settings": "single_node/gptoss_fp4_h100.sh",
+    }
 
 
-def _llama70_b200(run: MeasuredRun) -> MeasuredRun:
-    return replace(
-        run,
-        kv_cache_dtype="fp8",
-        gpu_memory_utilization=0.9,
-        max_num_batched_tokens=8192,
-        max_num_seqs=512,
-        async_scheduling=1,
-        settings="70b_fp8_b200_docker.sh",
-    )
-
-
-def _llama70_h200(run: MeasuredRun) -> MeasuredRun:
+def _llama70_h200(run: MeasuredRun) -> Settings:
     # max_num_tokens is the model length: both lengths and 20 (1k/1k) or 200 tokens
     longest = run.isl + run.osl + (20 if run.isl == run.osl else 200)
-    return replace(run, kv_cache_dtype="fp8", max_num_batched_tokens=longest, settings="70b_fp8_h200_trt_slurm.sh")
+    return {"kv_cache_dtype": "fp8", "max_num_batched_tokens": longest, "settings": "70b_fp8_h200_trt_slurm.sh"}
 
 
-def _deepseek_h200(run: MeasuredRun) -> MeasuredRun:
+def _deepseek_h200(run: MeasuredRun) -> Settings:
     max_num_seqs = run.concurrency // run.dp
-    return replace(
-        run,
-        kv_cache_dtype="fp8",
-        gpu_memory_utilization=0.75,  # of what is free after the weights, as TensorRT-LLM counts
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=_round_up(max_num_seqs + run.isl + 64, 64),
-        settings="dsr1_fp8_h200_trt_slurm.sh",
-    )
+    return {
+        "kv_cache_dtype": "fp8",
+        "gpu_memory_utilization": 0.75,  # of what is free after the weights, as TensorRT-LLM counts
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": _round_up(max_num_seqs + run.isl + 64, 64),
+        "settings": "dsr1_fp8_h200_trt_slurm.sh",
+    }
 
 
-def _deepseek_b200_fp8(run: MeasuredRun) -> MeasuredRun:
-    if run.speculation:
-        return _deepseek_b200_mtp(run)
-    return replace(
-        run,
-        kv_cache_dtype="fp8",
-        gpu_memory_utilization=0.82 if run.tp == 8 else 0.95,
-        max_num_batched_tokens=32768 if run.tp == 8 else 8192,
-        max_num_seqs=128 if run.tp == 8 else 32,
-        scheduler_recv_interval=30 if run.tp == 8 and run.concurrency >= 16 else 10,
-        settings="single_node/dsr1_fp8_b200.sh",
-    )
+def _deepseek_b200_fp8(run: MeasuredRun) -> Settings:
+    eight = run.tp == 8
+    found = {
+        "kv_cache_dtype": "fp8",
+        "gpu_memory_utilization": 0.82 if eight else 0.95,
+        "max_num_batched_tokens": 32768 if eight else 8192,
+        "max_num_seqs": 128 if eight else 32,
+        "scheduler_recv_interval": 30 if eight and run.concurrency >= 16 else 10,
+        "settings": "single_node/dsr1_fp8_b200.sh",
+    }
+    return found | _deepseek_b200_mtp(run) if run.speculation else found
 
 
-def _deepseek_b200_mtp(run: MeasuredRun) -> MeasuredRun:
-    return replace(
-        run,
-        kv_cache_dtype="fp8",
-        gpu_memory_utilization=0.82,
-        max_num_batched_tokens=16384,
-        max_num_seqs=512,
-        scheduler_recv_interval=30 if run.concurrency >= 16 else 10,
-        settings="single_node/dsr1_fp8_b200_mtp.sh",
-    )
+def _deepseek_b200_mtp(run: MeasuredRun) -> Settings:
+    """Return what the script for drafts sets."""
+    return {
+        "gpu_memory_utilization": 0.82,
+        "max_num_batched_tokens": 16384,
+        "max_num_seqs": 512,
+        "scheduler_recv_interval": 30 if run.concurrency >= 16 else 10,
+        "settings": "single_node/dsr1_fp8_b200_mtp.sh",
+    }
 
 
-def _deepseek_b200_fp4(run: MeasuredRun) -> MeasuredRun:
-    return replace(
-        run,
-        ep=run.tp if run.engine_version == "0.5.3" else run.ep,  # --enable-ep-moe, which the labels do not have
-        kv_cache_dtype="fp8",
-        gpu_memory_utilization=0.85,
-        max_num_batched_tokens=16384,
-        max_num_seqs=256,
-        scheduler_recv_interval=30 if run.concurrency >= 16 else 10,
-        settings="single_node/dsr1_fp4_b200.sh",
-    )
+def _deepseek_b200_fp4(run: MeasuredRun) -> Settings:
+    return {
+        "ep": run.tp if run.engine_version == "0.5.3" else run.ep,  # --enable-ep-moe, which the labels do not have
+        "kv_cache_dtype": "fp8",
+        "gpu_memory_utilization": 0.85,
+        "max_num_batched_tokens": 16384,
+        "max_num_seqs": 256,
+        "scheduler_recv_interval": 30 if run.concurrency >= 16 else 10,
+        "settings": "single_node/dsr1_fp4_b200.sh",
+    }
 
 
-def _nvidia_sweep(run: MeasuredRun) -> MeasuredRun:
+def _nvidia_sweep(run: MeasuredRun) -> Settings:
     """What aiconfigurator's generator writes for TensorRT-LLM 1.0.0rc3: src/aiconfigurator/cli/backends/trtllm.py and
     extra_engine_args.1.0.0rc3.yaml.j2 of its first release.
     """
-    return replace(
-        run,
-        max_num_seqs=run.concurrency,
-        max_num_batched_tokens=_round_up(run.concurrency + run.isl + 1500, 32),
-        gpu_memory_utilization=0.8,
-        enable_chunked_prefill=0,
-        async_scheduling=0,
-        settings="aiconfigurator@8d61558",
-    )
+    return {
+        "max_num_seqs": run.concurrency,
+        "max_num_batched_tokens": _round_up(run.concurrency + run.isl + 1500, 32),
+        "gpu_memory_utilization": 0.8,
+        "enable_chunked_prefill": 0,
+        "async_scheduling": 0,
+        "settings": "aiconfigurator@8d61558",
+    }
 
 
-def _nvidia_sglang(run: MeasuredRun) -> MeasuredRun:
-    """mem-fraction-static as the generator maps it (backend_config_mapping.yaml), 0.8 as for TensorRT-LLM.
-
-    Read off Qwen3-32B on one GPU, where 16 clients wait for the memory of five requests: 0.8 leaves 7,000 tokens, SGLang's
-    own share 17,000.
-    """
-    return replace(run, gpu_memory_utilization=0.8, settings="aiconfigurator@043c66c")
+# mem-fraction-static as the generator maps it (backend_config_mapping.yaml), 0.8 as for TensorRT-LLM. Read off Qwen3-32B on
+# one GPU, where 16 clients wait for the memory of five requests: 0.8 leaves 7,000 tokens, SGLang's own share 17,000.
+_NVIDIA_SGLANG: Settings = {"gpu_memory_utilization": 0.8, "settings": "aiconfigurator@043c66c"}
 
 
-def _llama8_h100(run: MeasuredRun) -> MeasuredRun:
+def _llama8_h100(run: MeasuredRun) -> Settings:
     """The same with a sequence less: one request waits all the time, at 8 clients as at 64 and for every length.
 
     Found in the runs: TTFT grows with the reply by the time from one finished request to the next.
     """
-    return replace(_nvidia_sweep(run), max_num_seqs=run.concurrency - 1)
+    return _nvidia_sweep(run) | {"max_num_seqs": run.concurrency - 1}
 
 
 # SGLang's version from which AMD's scripts asked for an fp8 cache; before, it was in bf16.
 _FP8_CACHE = {("mi300x", "fp8_block"): (0, 5, 7), ("mi355x", "fp8_block"): (0, 5, 12), ("mi355x", "mxfp4"): (0, 5, 6)}
 
 
-def _deepseek_amd(run: MeasuredRun) -> MeasuredRun:
+def _deepseek_amd(run: MeasuredRun) -> Settings:
     version = tuple(map(int, run.engine_version.split(".")[:3]))
     newer = version >= _FP8_CACHE[run.gpu, run.weights]
     chunk = 131072 if run.gpu == "mi300x" and newer else 196608
     if run.weights == "mxfp4" and run.isl == 8192 and run.concurrency > 32:
         chunk = 32768
-    script = f"dsr1_fp{4 if run.weights == 'mxfp4' else 8}_{run.gpu}.sh"
-    return replace(
-        run,
-        kv_cache_dtype="fp8" if newer else "bf16",
-        gpu_memory_utilization=0.8,
-        max_num_batched_tokens=chunk,
-        settings=f"single_node/{script}",
-    )
+    return {
+        "kv_cache_dtype": "fp8" if newer else "bf16",
+        "gpu_memory_utilization": 0.8,
+        "max_num_batched_tokens": chunk,
+        "settings": f"single_node/dsr1_fp{4 if run.weights == 'mxfp4' else 8}_{run.gpu}.sh",
+    }
 
 
-_SETTINGS: dict[tuple[str, str, str], Callable[[MeasuredRun], MeasuredRun]] = {
-    ("MiniMax-M2.5", "h100_sxm", "fp8_block"): _minimax_h100,
+# By model, GPU and weights; a function where they depend on the run.
+_SETTINGS: dict[tuple[str, str, str], Settings | Callable[[MeasuredRun], Settings]] = {
+    ("MiniMax-M2.5", "h100_sxm", "fp8_block"): {
+        "max_num_seqs": 256,
+        "gpu_memory_utilization": 0.9,
+        "settings": "single_node/minimaxm2.5_fp8_h100.sh",
+    },
     ("MiniMax-M2.5", "b300_sxm", "fp8_block"): _minimax_b300,
     ("MiniMax-M2.5", "b300_sxm", "nvfp4"): _minimax_b300,
     ("gpt-oss-120b", "h100_sxm", "mxfp4"): _gpt_oss_h100,
-    ("Llama-3.1-70B", "b200_sxm", "fp8"): _llama70_b200,
-    ("Llama-3.1-70B", "b200_sxm", "nvfp4"): _llama70_b200,
+    ("Llama-3.1-70B", "b200_sxm", "fp8"): _LLAMA70_B200,
+    ("Llama-3.1-70B", "b200_sxm", "nvfp4"): _LLAMA70_B200,
     ("Llama-3.1-70B", "h200_sxm", "fp8"): _llama70_h200,
     ("Llama-3.1-8B-Instruct", "h100_sxm", "bf16"): _llama8_h100,
     ("Qwen3-235B-A22B-FP8", "h100_sxm", "fp8_block"): _nvidia_sweep,
-    ("Qwen3-32B", "h100_sxm", "bf16"): _nvidia_sglang,
+    ("Qwen3-32B", "h100_sxm", "bf16"): _NVIDIA_SGLANG,
     ("DeepSeek-R1", "mi300x", "fp8_block"): _deepseek_amd,
     ("DeepSeek-R1", "mi355x", "fp8_block"): _deepseek_amd,
     ("DeepSeek-R1", "mi355x", "mxfp4"): _deepseek_amd,
@@ -413,5 +401,5 @@ def with_settings(run: MeasuredRun) -> MeasuredRun:
     settings = _SETTINGS.get((run.family, run.gpu, run.weights))
     if settings is None:
         return replace(run, kv_cache_dtype="auto")
-    run = settings(run)
+    run = replace(run, **(settings(run) if callable(settings) else settings))
     return replace(run, settings=run.settings if "@" in run.settings else _SCRIPTS + run.settings)
