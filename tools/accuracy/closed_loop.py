@@ -15,7 +15,6 @@ import numpy as np
 
 from accuracy import disaggregated, engine
 from accuracy.runs import MeasuredRun, request_latency_ms
-from accuracy.transfer import without_own_constants
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import Request
 from llmirage_server.config import ConfigError
@@ -25,6 +24,9 @@ from llmirage_server.perf.speculation import Speculative, SpeculativeMethod, rat
 
 Variant = Literal["known settings", "default settings", "silicon", "transferred"]
 
+# Each measured GPU of the runs, and the one whose constants stand in for its own in the variant `transferred`: the most
+# alike of another chip or memory.
+STAND_INS = {"h100_sxm": "h200_sxm", "h200_sxm": "h100_sxm", "b200_sxm": "h200_sxm"}
 ROUNDS = 10  # requests of one client in a run that does not say how many it had, and most that are served
 # attention_dp_config of InferenceX's scripts for TensorRT-LLM
 _BALANCED = {
@@ -116,7 +118,10 @@ def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
             "moe_backend": run.moe_backend,
         }
     deployment = _create(run.model, run.gpu, tuple(options.items()))
-    return without_own_constants(deployment) if variant == "transferred" else deployment
+    if variant != "transferred":
+        return deployment
+    gpu = deployment.gpu
+    return replace(deployment, gpu=replace(gpu, key=f"{gpu.key}_unmeasured", constants_of=STAND_INS[gpu.key]))
 
 
 def _kernels(run: MeasuredRun) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from accuracy.bands import class_of, points_of, write_bands
-from accuracy.closed_loop import Prediction, predict_all
+from accuracy.closed_loop import STAND_INS, Prediction, predict_all
 from accuracy.coverage import coverage_table, width_table
 from accuracy.csv_files import read_csv
 from accuracy.errors import Spread
@@ -41,7 +41,6 @@ from accuracy.sections import (
     refusals,
     text,
 )
-from accuracy.transfer import STAND_INS
 from accuracy.truth import find_drafted
 
 SPECULATIVE = "speculative.csv.gz"

@@ -74,33 +74,26 @@ def transferred(whose: str, within_percent: int) -> str:
     return f"transferred: {whose}; about {within_percent} % band"
 
 
+_CONVERTED: Mapping[str, tuple[str, Callable[[Any], Any]]] = {  # keys of an entry: their fields, and what these hold
+    "memory_mib": ("memory_bytes", lambda mib: int(mib * MIB)),
+    "bandwidth_tb_per_s": ("bandwidth_bytes_per_s", lambda tb: tb * 1e12),
+    "tflops": ("flops", lambda rates: {rate: tflops * 1e12 for rate, tflops in rates.items()}),
+    "sm": ("sm_count", int),
+    **{f"{link}_gb_per_s": (f"{link}_bytes_per_s", lambda gb: gb * 1e9) for link in ("link", "node_link", "host")},
+    "node_link_latency_us": ("node_link_latency_s", lambda us: us / 1e6),
+    **{name: (name, tuple) for name in ("aliases", "unverified", "price_usd_per_h")},
+    "within_percent": ("within", lambda percent: percent / 100),
+    "reached": ("reached", lambda factors: Reached(**factors)),
+}
 _AS_THEY_ARE = ("name", "link", "link_gpus", "source", "constants_of", "arch", "peer_to_peer", "profiled")
-_UNITS = {  # of other keys: their fields, and how many of these units are one of the entry's
-    "bandwidth_tb_per_s": ("bandwidth_bytes_per_s", 1e12), "link_gb_per_s": ("link_bytes_per_s", 1e9),
-    "node_link_gb_per_s": ("node_link_bytes_per_s", 1e9), "host_gb_per_s": ("host_bytes_per_s", 1e9),
-}  # fmt: skip
 
 
 def gpu_from_entry(key: str, entry: Mapping[str, Any], confidence: str) -> GpuSpec:
     """Build a spec from its entry (units there: MiB, TB/s, TFLOPS, GB/s, us), whose keys data/gpus.yaml explains."""
-    price = entry.get("price_usd_per_h")
-    rest: dict[str, Any] = {name: entry[name] for name in _AS_THEY_ARE if name in entry}
-    rest |= {name: entry[key] * unit for key, (name, unit) in _UNITS.items() if key in entry}
-    rest |= {name: tuple(entry[name]) for name in ("aliases", "unverified") if name in entry}
-    return GpuSpec(
-        key=key,
-        memory_bytes=int(entry["memory_mib"] * MIB),
-        flops={rate: tflops * 1e12 for rate, tflops in entry["tflops"].items()},
-        sm_count=entry["sm"],
-        tdp_w=entry.get("tdp_w"),
-        confidence=confidence,
-        node_link_latency_s=entry.get("node_link_latency_us", NODE_LINK_LATENCY_US) / 1e6,
-        price_usd_per_h=(price[0], price[1]) if price else None,
-        within=entry.get("within_percent", 0) / 100,
-        reached=Reached(**entry["reached"]) if "reached" in entry else None,
-        vendor={"infinity-fabric": "amd", "ici": "google"}.get(entry["link"], "nvidia"),
-        **rest,
-    )
+    values: dict[str, Any] = {name: entry[name] for name in _AS_THEY_ARE if name in entry}
+    values |= {name: convert(entry[given]) for given, (name, convert) in _CONVERTED.items() if given in entry}
+    vendor = {"infinity-fabric": "amd", "ici": "google"}.get(entry["link"], "nvidia")
+    return GpuSpec(key=key, tdp_w=entry.get("tdp_w"), confidence=confidence, vendor=vendor, **values)
 
 
 def _price(value: Any) -> str:
@@ -170,7 +163,8 @@ def gpu_from_file(path: str, find: Callable[[str], GpuSpec], entry_of: Callable[
     else:
         whose = f"pooled fits of the measured {'PCIe cards' if entry['link'] == 'pcie' else 'NVLink GPUs'}"
     within = max(_WITHIN_PERCENT, round(100 * twin.within) if twin else 0)
-    price = entry.get("price_usd_per_h")
+    if not isinstance(price := entry.get("price_usd_per_h", []), list):
+        entry["price_usd_per_h"] = [price, price]
     return gpu_from_entry(
         f"custom:{Path(path).stem}",
         {
@@ -179,7 +173,6 @@ def gpu_from_file(path: str, find: Callable[[str], GpuSpec], entry_of: Callable[
             "arch": twin.arch if twin else "",
             **entry,
             "aliases": (),
-            "price_usd_per_h": price if isinstance(price, list) or price is None else [price, price],
             "constants_of": measured,
             "within_percent": within,
         },
