@@ -25,10 +25,8 @@ from typing import Any
 
 from accuracy.closed_loop import Prediction
 from accuracy.truth import find_drafted
-from llmirage_server.perf.bands import QUANTITIES, SHARES, Quantity, family_of, strata
-from llmirage_server.perf.catalogue.gpus import FITTED as FITTED_GPU
+from llmirage_server.perf.bands import QUANTITIES, SHARES, Quantity, strata_for
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
-from llmirage_server.perf.catalogue.models import FITTED_MODEL
 
 SOURCE = "docs/accuracy.md: whole runs of real servers; logarithms of measured / predicted; written by make accuracy"
 _DRAWN = 3.0  # groups' worth of the wider stratum in the scale of a narrower one
@@ -80,19 +78,13 @@ def _point(p: Prediction) -> Point:
     group = f"{run.family} {run.gpu} {run.engine}"
     split = f"tp{run.tp} pp{run.pp} dp{run.dp} ep{run.ep}"
     errors = {quantity: -math.log1p(p.error(quantity)) for quantity in QUANTITIES}
-    kernels, kind = _kernels(run.model, run.gpu), class_of(run.model)
-    names = tuple(strata(kernels, kind, run.engine, run.gpu, run.weights, family_of(run.model)))
+    names = tuple(strata_for(find_model(run.model), find_gpu(run.gpu), run.engine, run.weights))
     deployment, version = f"{group} {run.weights} {split}", f"{run.engine} {run.engine_version}"
     return Point(names, group, deployment, run.concurrency / run.dp, run.isl, errors, version)
 
 
 def class_of(model: str) -> str:
     return "moe" if find_model(model).moe else "dense"
-
-
-def _kernels(model: str, gpu: str) -> str:
-    known = find_gpu(gpu).confidence == FITTED_GPU and find_model(model).confidence in ("", FITTED_MODEL)
-    return "measured" if known else "transferred"
 
 
 Scales = dict[str, float]
@@ -184,20 +176,15 @@ def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
     return weighted[-1][0]
 
 
-def covered(
-    points: Sequence[Point], quantity: Quantity, by: str = "family", judged: Sequence[Point] = ()
-) -> list[list[bool]]:
-    """Whether each point lies within the bands of SHARES that the runs of all other groups give.
-
-    judged: other points of these groups, which are asked about instead.
-    """
+def covered(points: Sequence[Point], quantity: Quantity, by: str = "family") -> list[list[bool]]:
+    """Whether each point lies within the bands of SHARES that the runs of all other groups give."""
     found: dict[str, tuple[Scales, Levels]] = {}
     seen = seen_levels(points, quantity) if by == "deployment" else []  # one deployment hardly matters
     for name in {getattr(point, by) for point in points}:
         others = [point for point in points if getattr(point, by) != name]
         found[name] = scales_of(others, quantity), {"": seen} if by == "deployment" else levels_in_turn(others, quantity)
     rows = []
-    for point in judged or points:
+    for point in points:
         scales, levels = found[getattr(point, by)]
         scale, error = scale_at(scales, point.strata), abs(point.errors[quantity])
         rows.append([error <= scale * level for level in levels.get(point.engine, levels[""])])

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from accuracy.bands import class_of
 from accuracy.closed_loop import Prediction
 from accuracy.errors import Spread, grouped
+from accuracy.report import METRICS
 from accuracy.runs import MeasuredRun
 
 _POINTS = 2.0  # per cent of the measured value
 _SHARE = 0.1  # of the committed error
-_METRICS = ("latency", "tpot", "ttft")
 
 
 def lost(before: Sequence[Prediction], now: Sequence[Prediction]) -> list[str]:
@@ -22,7 +22,7 @@ def lost(before: Sequence[Prediction], now: Sequence[Prediction]) -> list[str]:
     problems = []
     for name in dict.fromkeys(name for p, _ in pairs for name in _groups(p.run)):
         members = [pair for pair in pairs if name in _groups(pair[0].run)]
-        for metric in _METRICS:
+        for metric in METRICS:
             old, new = (Spread.of(pair[i].error(metric) for pair in members).median for i in (0, 1))
             if new > old + _POINTS and new > old * (1 + _SHARE):
                 problems.append(f"{name}: median error of {metric} {new:.1f} %, was {old:.1f} % ({len(members)} runs)")

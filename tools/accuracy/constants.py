@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from accuracy.closed_loop import Prediction, predict
 from accuracy.errors import Spread
-from accuracy.report import table
+from accuracy.report import METRICS, table
 from accuracy.runs import MeasuredRun
 from llmirage_server.perf.engines.lookup import list_engines
 
@@ -29,7 +29,6 @@ NEUTRAL: Mapping[str, float] = {
     "dp_sync_ms": 0.0,
 }
 _CHANGED = 0.01
-_METRICS = ("latency", "tpot", "ttft")
 
 
 def constants_table(runs: Sequence[MeasuredRun], processes: int) -> str:
@@ -45,7 +44,7 @@ def constants_table(runs: Sequence[MeasuredRun], processes: int) -> str:
                     continue
                 jobs = [pool.submit(predict, p.run, "known settings", {name: neutral}) for p in own]
                 rows.append([engine.name, name, f"{value:g}", *_judged(own, [job.result() for job in jobs])])
-    header = ["engine", "constant", "value", "runs", "models", "GPUs", *(f"{m}, with and without" for m in _METRICS)]
+    header = ["engine", "constant", "value", "runs", "models", "GPUs", *(f"{m}, with and without" for m in METRICS)]
     return table(header, rows)
 
 
@@ -53,15 +52,15 @@ def _judged(with_it: Sequence[Prediction], without: Sequence[Prediction]) -> lis
     """Support of a constant: numbers of runs, models and GPUs, and the errors of these runs."""
     pairs = [pair for pair in zip(with_it, without, strict=True) if _tells(*pair)]
     if not pairs:
-        return [0, 0, 0, *["-"] * len(_METRICS)]
+        return [0, 0, 0, *["-"] * len(METRICS)]
     runs = [p.run for p, _ in pairs]
     counts = [len(runs), len({run.family for run in runs}), len({run.gpu for run in runs})]
-    spreads = [[Spread.of(pair[i].error(metric) for pair in pairs) for i in (0, 1)] for metric in _METRICS]
+    spreads = [[Spread.of(pair[i].error(metric) for pair in pairs) for i in (0, 1)] for metric in METRICS]
     return [*counts, *(f"{one} {one.signed}; {other} {other.signed}" for one, other in spreads)]
 
 
 def _tells(with_it: Prediction, without: Prediction) -> bool:
     if without.problem:
         return False
-    times = ((getattr(p, f"{metric}_ms") for p in (with_it, without)) for metric in _METRICS)
+    times = ((getattr(p, f"{metric}_ms") for p in (with_it, without)) for metric in METRICS)
     return any(abs(other / one - 1) >= _CHANGED for one, other in times)

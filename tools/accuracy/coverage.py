@@ -17,12 +17,12 @@ _HEADINGS: dict[Quantity, str] = {"ttft": "TTFT", "tpot": "TPOT", "latency": "la
 _SHOWN = 4  # parts of a group's name in the table: measured or not, class, engine, GPU
 
 
-def coverage_table(points: Sequence[Point], by: str = "family", judged: Sequence[Point] = ()) -> str:
-    """Shares of runs within the bands of 50 and 90 %, by engine, class and GPU. by, judged: see `covered`."""
-    inside = {quantity: covered(points, quantity, by, judged) for quantity in QUANTITIES}
+def coverage_table(points: Sequence[Point], by: str = "family") -> str:
+    """Shares of runs within the bands of 50 and 90 %, by engine, class and GPU. by: see `covered`."""
+    inside = {quantity: covered(points, quantity, by) for quantity in QUANTITIES}
     rows = []
-    for name in _groups(judged or points):
-        members = [i for i, point in enumerate(judged or points) if name in _names(point)]
+    for name in _groups(points):
+        members = [i for i, point in enumerate(points) if name in _names(point)]
         cells = [_share([inside[quantity][i] for i in members]) for quantity in QUANTITIES]
         rows.append([name, len(members), *cells])
     return table(["runs", "n", *_HEADINGS.values()], rows)

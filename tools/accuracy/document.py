@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from accuracy.bands import class_of, points_of, write_bands
-from accuracy.closed_loop import STAND_INS, Prediction, predict_all
+from accuracy.closed_loop import STAND_INS, Prediction, Variant, predict_all
 from accuracy.coverage import coverage_table, width_table
 from accuracy.csv_files import read_csv
 from accuracy.errors import Spread
@@ -241,28 +241,14 @@ def _kernels(ops: Path, data: Path) -> str:
     )
 
 
-def _transferred(runs: list[MeasuredRun], processes: int) -> str:
-    chosen = [run for run in runs if run.gpu in STAND_INS]
-    own = {p.run.id: p for p in _usable(predict_all(chosen, processes=processes))}
-    other = [p for p in _usable(predict_all(chosen, "transferred", processes)) if p.run.id in own]
-    return "\n\n".join(
-        [text("transferred"), _beside([own[p.run.id] for p in other], other, "own constants", "another GPU's")]
-    )
-
-
-def _silicon(runs: list[MeasuredRun], processes: int) -> str:
-    theirs = _usable(predict_all(runs, "silicon", processes))
+def _compared(
+    section: str, runs: Sequence[MeasuredRun], variant: Variant, processes: int, name: str, other_name: str
+) -> str:
+    """A section on runs that can be predicted in both ways: as ever, and in a variant."""
+    theirs = _usable(predict_all(runs, variant, processes))
     ids = {p.run.id for p in theirs}
     ours = _usable(predict_all([run for run in runs if run.id in ids], processes=processes))
-    return "\n\n".join([text("silicon"), _beside(ours, theirs, "roofline", "aiconfigurator-core's tables")])
-
-
-def _defaults(runs: list[MeasuredRun], processes: int) -> str:
-    known = [run for run in runs if run.settings]
-    ours = _usable(predict_all(known, processes=processes))
-    ids = {p.run.id for p in ours}
-    plain = [p for p in _usable(predict_all(known, "default settings", processes)) if p.run.id in ids]
-    return "\n\n".join([text("defaults"), _beside(ours, plain, "known settings", "defaults")])
+    return "\n\n".join([text(section), _beside(ours, theirs, name, other_name)])
 
 
 def _beside(ours: Sequence[Prediction], others: Sequence[Prediction], name: str, other_name: str) -> str:
@@ -302,7 +288,23 @@ PARTS: Mapping[str, Callable[[Path, Path, int, int], str]] = {
     "pools": lambda data, _, processes, __: disaggregated_section(data, processes),
     "replays": lambda data, *_: _replays(data),
     "kernels": lambda data, ops, *_: _kernels(ops, data),
-    "transferred": lambda data, _, processes, sample: _transferred(_sampled(data, sample), processes),
-    "tables": lambda data, _, processes, sample: _silicon(_sampled(data, sample), processes),
-    "defaults": lambda data, _, processes, sample: _defaults(_sampled(data, sample), processes),
+    "transferred": lambda data, _, processes, sample: _compared(
+        "transferred",
+        [run for run in _sampled(data, sample) if run.gpu in STAND_INS],
+        "transferred",
+        processes,
+        "own constants",
+        "another GPU's",
+    ),
+    "tables": lambda data, _, processes, sample: _compared(
+        "silicon", _sampled(data, sample), "silicon", processes, "roofline", "aiconfigurator-core's tables"
+    ),
+    "defaults": lambda data, _, processes, sample: _compared(
+        "defaults",
+        [run for run in _sampled(data, sample) if run.settings],
+        "default settings",
+        processes,
+        "known settings",
+        "defaults",
+    ),
 }

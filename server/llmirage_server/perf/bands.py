@@ -16,7 +16,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage_server.perf.catalogue.gpus import FITTED as FITTED_GPU
-from llmirage_server.perf.catalogue.models import FITTED_MODEL
+from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.models import FITTED_MODEL, ModelSpec
 
 if TYPE_CHECKING:
     from llmirage_server.perf.deployment import Deployment
@@ -71,13 +72,16 @@ def strata(kernels: str, kind: str, engine: str, gpu: str, weights: str, family:
     return [" ".join(parts[:n]) for n in range(len(parts) + 1)]
 
 
-def strata_of(deployment: Deployment) -> list[str]:
-    """Return the names of the groups that runs of a deployment belong to, the widest first."""
-    model, gpu = deployment.model, deployment.gpu
+def strata_for(model: ModelSpec, gpu: GpuSpec, engine: str, weights: str) -> list[str]:
+    """Return the names of the groups that runs of a model belong to, the widest first. engine: its base."""
     measured = gpu.confidence == FITTED_GPU and model.confidence in ("", FITTED_MODEL)
     kind = "moe" if model.moe else "dense"
-    kernels, weights = "measured" if measured else "transferred", deployment.weight_dtype
-    return strata(kernels, kind, deployment.engine.base, gpu.key, weights, family_of(model.name))
+    return strata("measured" if measured else "transferred", kind, engine, gpu.key, weights, family_of(model.name))
+
+
+def strata_of(deployment: Deployment) -> list[str]:
+    """Return the names of the groups that runs of a deployment belong to, the widest first."""
+    return strata_for(deployment.model, deployment.gpu, deployment.engine.base, deployment.weight_dtype)
 
 
 def band_of(deployment: Deployment, concurrency: float | None = None, isl: float | None = None) -> Band:
