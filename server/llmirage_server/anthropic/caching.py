@@ -13,9 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from llmirage_shared.tokens import TokenIds
+from llmirage_shared.tokens import TokenIds, prefix_hashes
 from llmirage_shared.wire.errors import ApiError
 
 _MINUTES, _HOUR = "5m", "1h"
@@ -109,18 +107,18 @@ class WrittenPrompts:
         """
         if not prefixes:
             return []
-        sums = _prefix_sums(ids[: prefixes[-1].tokens])
+        hashes = prefix_hashes(ids[: prefixes[-1].tokens])
         found: list[int] = []
         for key, (blocks, expires_s) in list(self._entries.items()):
             of_model, tokens, digest = key
-            if of_model != model or tokens > len(sums) or sums[tokens - 1] != digest:
+            if of_model != model or tokens > len(hashes) or hashes[tokens - 1] != digest:
                 continue
             near = [prefix for prefix in prefixes if tokens <= prefix.tokens and 0 <= prefix.blocks - blocks <= _LOOKBACK]
             if near and not expires_s < now_s:
                 found.append(tokens)
                 self._keep(key, blocks, max(expires_s, now_s + _SECONDS.get(near[0].ttl, _SECONDS[_MINUTES])))
         for prefix in prefixes:
-            key = model, prefix.tokens, int(sums[prefix.tokens - 1])
+            key = model, prefix.tokens, int(hashes[prefix.tokens - 1])
             self._keep(key, prefix.blocks, now_s + _SECONDS.get(prefix.ttl, _SECONDS[_MINUTES]))
         return sorted(found, reverse=True)
 
@@ -129,14 +127,6 @@ class WrittenPrompts:
         self._entries[key] = blocks, expires_s if known is None else max(expires_s, known[1])
         if len(self._entries) > _REMEMBERED:
             self._entries.popitem(last=False)
-
-
-def _prefix_sums(ids: TokenIds) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Return a digest of each prefix: sums of the ids, each mixed with its position, modulo 2**64."""
-    mixed = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E37_79B9_7F4A_7C15)
-    mixed ^= np.arange(1, len(ids) + 1, dtype=np.uint64) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return np.cumsum(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
 
 
 def messages_usage(usage: Mapping[str, Any], kept: KeptPrompt) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.http.sessions import PARENT_HEADERS, SESSION_HEADERS, first_header, labels
 from llmirage_server.replies.reply import Reply, Tool
 from llmirage_server.telemetry.journal import JournalEntry
+from llmirage_shared.tokens import PrefixHashes, prefix_hashes
 from llmirage_shared.wire.chat import ChatHistory
 from llmirage_shared.wire.sampling import Sampling
 
@@ -247,26 +247,6 @@ def _finish(request: Request, reply: Reply) -> Finish:
 
 MOST_SESSIONS = 20_000  # that are remembered; the one unused for longest is forgotten
 _MOST_RECENT = 64  # requests of a session
-_SPREAD = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2^64 over the golden ratio
-
-Hashes = npt.NDArray[np.int64]
-
-
-def prefix_hashes(ids: npt.NDArray[np.int32]) -> Hashes:
-    """Return the hash of the prompt up to each token, shape (tokens,), 63 bits: equal where all tokens so far are."""
-    numbers = ids.astype(np.uint64) + (np.arange(len(ids), dtype=np.uint64) << np.uint64(32))
-    return (_mixed(np.cumsum(_mixed(numbers), dtype=np.uint64)) >> np.uint64(1)).view(np.int64)
-
-
-def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return numbers that have nothing to do with their neighbours (the finisher of SplitMix64)."""
-    x = numbers * _SPREAD
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58_476D_1CE4_E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D0_49BB_1331_11EB)
-    x ^= x >> np.uint64(31)
-    return x
 
 
 class Earlier(NamedTuple):
@@ -307,7 +287,7 @@ class PlacedRequest:
 
     served: TracedRequest
     session: TracedSession
-    hashes: Hashes
+    hashes: PrefixHashes
     previous: Earlier | None
     spawned_by: Earlier | None
     joins: tuple[tuple[TracedSession, Earlier], ...]
@@ -366,7 +346,7 @@ class Sessions:
             if not self._lengths[length]:
                 del self._lengths[length]
 
-    def _found(self, hashes: Hashes, served: TracedRequest) -> str | None:
+    def _found(self, hashes: PrefixHashes, served: TracedRequest) -> str | None:
         """Return the session whose longest prompt so far this one begins with, if that request had ended."""
         lengths = sorted([length for length in self._lengths if length < len(hashes)], reverse=True)
         for known in hashes[np.array(lengths, dtype=np.int64) - 1].tolist() if lengths else ():
