@@ -12,9 +12,10 @@ from llmirage_server.config import ClusterConfig
 from llmirage_server.config.cluster import BLOCKS, ELSEWHERE
 from llmirage_server.config.instance import GROUPS
 from llmirage_shared.command_line import command, options
-from llmirage_shared.settings import setting, switch
+from llmirage_shared.settings import switch, under
 
 _SERVER = "Server"
+_server = under(_SERVER)
 ENVIRONMENT = "LLMIRAGE"  # the prefix of the variables that stand for options
 
 
@@ -27,18 +28,17 @@ def not_an_address(text: str) -> str | None:
 class ServeSettings:
     """Where the server listens, and which cluster it imitates."""
 
-    cluster_file: str | None = setting(
+    cluster_file: str | None = _server(
         None,
-        _SERVER,
         "YAML file with settings and pools, or bundled:NAME; flags override it (docs/cluster-files.md).",
         spelled="cluster",
         metavar="FILE",
         usual=True,
     )
-    host: str = setting("127.0.0.1", _SERVER, "Address to listen on.", usual=True)
-    port: int = setting(8000, _SERVER, "Port to listen on; 0: any free port.", short="p", least=0, most=65535, usual=True)
-    http_workers: int = setting(
-        1, _SERVER, "Processes that answer HTTP, before one simulated cluster in a process of its own. Linux.",
+    host: str = _server("127.0.0.1", "Address to listen on.", usual=True)
+    port: int = _server(8000, "Port to listen on; 0: any free port.", short="p", least=0, most=65535, usual=True)
+    http_workers: int = _server(
+        1, "Processes that answer HTTP, before one simulated cluster in a process of its own. Linux.",
         spelled="workers", flag=True, least=1, most=64,
     )  # fmt: skip
     fleet: bool = switch(
@@ -47,30 +47,27 @@ class ServeSettings:
     fleet_ranks: bool = switch(
         _SERVER, "A fleet has a port for each data-parallel rank, as with vLLM's --data-parallel-external-lb."
     )
-    fleet_file: str | None = setting(
-        None, _SERVER, "File to write the URLs of the fleet to, one a line.", metavar="FILE", unset="none"
+    fleet_file: str | None = _server(
+        None, "File to write the URLs of the fleet to, one a line.", metavar="FILE", unset="none"
     )
-    discovery_address: str | None = setting(
+    discovery_address: str | None = _server(
         None,
-        _SERVER,
         "Router to register prefill and decode engines with: vllm-router's --vllm-discovery-address.",
         metavar="HOST:PORT",
         check=not_an_address,
         unset="none",
     )
-    kv_events_port: int | None = setting(
-        None, _SERVER, "Port at which the first instance tells of its KV cache over ZeroMQ as vLLM does; the others follow.",
+    kv_events_port: int | None = _server(
+        None, "Port at which the first instance tells of its KV cache over ZeroMQ as vLLM does; the others follow.",
         unset="none", least=1, most=65535,
     )  # fmt: skip
-    kv_events_replay_port: int | None = setting(
-        None, _SERVER, "The same for the replays of KV events that were missed.", unset="none", least=1, most=65535
+    kv_events_replay_port: int | None = _server(
+        None, "The same for the replays of KV events that were missed.", unset="none", least=1, most=65535
     )
-    kv_events_topic: str = setting("", _SERVER, "Topic of KV events.")
-    kv_events_format: EventFormat = setting(
-        "map", _SERVER, "Form of KV events: maps, as vLLM has them since 0.24, or arrays."
-    )
-    kv_events_hash: HashAlgorithm = setting("sha256", _SERVER, "Hash of blocks: vLLM's prefix_caching_hash_algo.")
-    kv_events_seed: str = setting(VLLM_SEED, _SERVER, "Seed of these hashes: vLLM's PYTHONHASHSEED.")
+    kv_events_topic: str = _server("", "Topic of KV events.")
+    kv_events_format: EventFormat = _server("map", "Form of KV events: maps, as vLLM has them since 0.24, or arrays.")
+    kv_events_hash: HashAlgorithm = _server("sha256", "Hash of blocks: vLLM's prefix_caching_hash_algo.")
+    kv_events_seed: str = _server(VLLM_SEED, "Seed of these hashes: vLLM's PYTHONHASHSEED.")
     access_log: bool = switch(
         _SERVER,
         "Log each request when its response has ended: status, model, tokens, TTFT, the script's rule, the fault.",
@@ -80,16 +77,15 @@ class ServeSettings:
         _SERVER, "Print JSON lines: what is served, when it is ready; how well times were kept, at the end.", flag=True
     )
     no_ui: bool = switch(_SERVER, "Serve no live page at /.")
-    tls_cert: str | None = setting(
-        None, _SERVER, "Certificate chain in PEM: the server speaks HTTPS.", metavar="FILE", unset="HTTP", flag=True
+    tls_cert: str | None = _server(
+        None, "Certificate chain in PEM: the server speaks HTTPS.", metavar="FILE", unset="HTTP", flag=True
     )
-    tls_key: str | None = setting(None, _SERVER, "Private key of --tls-cert in PEM.", metavar="FILE", flag=True)
-    max_connections: int | None = setting(
-        None, _SERVER, "Connections at once; more get 503.", unset="as many as the process may have files", least=1
+    tls_key: str | None = _server(None, "Private key of --tls-cert in PEM.", metavar="FILE", flag=True)
+    max_connections: int | None = _server(
+        None, "Connections at once; more get 503.", unset="as many as the process may have files", least=1
     )
-    shutdown_timeout_s: float = setting(
+    shutdown_timeout_s: float = _server(
         0.0,
-        _SERVER,
         "Time after SIGTERM in which responses may end by themselves; then they end with an error.",
         aliases=("shutdown_timeout",),
         least=0,

@@ -1,6 +1,6 @@
 """`llmirage step`: its options. The work is done by step_report.py."""
 
-# ruff: noqa: RUF009  `setting` is dataclasses.field with a fixed form of metadata
+# ruff: noqa: RUF009  what `under` makes is dataclasses.field with a fixed form of metadata
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from dataclasses import MISSING, dataclass
 from typing import Literal
 
 from llmirage_shared.command_line import OPTIONS, command, json_option, options
-from llmirage_shared.settings import at_call, setting
+from llmirage_shared.settings import at_call, under
 
 Pairs = tuple[tuple[int, int], ...]
 _MOST_TOKENS = 10_000_000
+_option = under(OPTIONS)
 
 
 def _pairs(form: str, least: tuple[int, int]) -> Callable[[Iterable[str]], Pairs]:
@@ -36,113 +37,98 @@ def _pairs(form: str, least: tuple[int, int]) -> Callable[[Iterable[str]], Pairs
 class StepSettings:
     """Settings of a deployment, and the batch of one forward pass of it."""
 
-    model: str = setting(
+    model: str = _option(
         MISSING,
-        OPTIONS,
         "Model: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json.",
         names=at_call("llmirage_server.perf.engines.lookup:model_names"),
     )
-    gpu: str | None = setting(
+    gpu: str | None = _option(
         None,
-        OPTIONS,
         "GPU: a name from `llmirage catalog gpus`, or a YAML file.",
         unset="h100_sxm",
         names=at_call("llmirage_server.perf.engines.lookup:gpu_names"),
     )
-    engine: str | None = setting(
+    engine: str | None = _option(
         None,
-        OPTIONS,
         "Serving engine: vllm, sglang, trtllm, an older version (vllm@0.12), or a YAML file.",
         unset="vllm",
         names=at_call("llmirage_server.perf.engines.lookup:engine_names"),
     )
-    tp: int | None = setting(
+    tp: int | None = _option(
         None,
-        OPTIONS,
         "Tensor parallelism: GPUs that share each layer.",
         aliases=("tensor_parallel_size",),
         unset="1",
         least=1,
     )
-    pp: int = setting(
+    pp: int = _option(
         1,
-        OPTIONS,
         "Pipeline parallelism: stages that the layers are split into.",
         aliases=("pipeline_parallel_size",),
         least=1,
     )
-    dp: int = setting(
-        1, OPTIONS, "Attention data parallelism: ranks, each with the given batch.", aliases=("data_parallel_size",), least=1
+    dp: int = _option(
+        1, "Attention data parallelism: ranks, each with the given batch.", aliases=("data_parallel_size",), least=1
     )
-    ep: int = setting(
+    ep: int = _option(
         1,
-        OPTIONS,
         "Expert parallelism: ranks over which whole experts are distributed.",
         aliases=("expert_parallel_size",),
         least=1,
     )
-    weights: str | None = setting(
+    weights: str | None = _option(
         None,
-        OPTIONS,
         "Weight format: auto (as the model is published), bf16, fp8, fp8_block, int8, int4 (awq, gptq), mxfp4 or nvfp4.",
         metavar="FORMAT",
         unset="auto",
     )
-    moe_backend: Literal["auto", "marlin", "cutlass", "trtllm"] | None = setting(
-        None, OPTIONS, "Kernels of experts, where several were measured, as in `llmirage catalog settings`.", unset="auto"
+    moe_backend: Literal["auto", "marlin", "cutlass", "trtllm"] | None = _option(
+        None, "Kernels of experts, where several were measured, as in `llmirage catalog settings`.", unset="auto"
     )
-    kv_cache_dtype: str = setting(
+    kv_cache_dtype: str = _option(
         "auto",
-        OPTIONS,
         "KV cache format: auto (bf16; TensorRT-LLM: fp8 with fp8 or nvfp4 weights), bf16 or fp8.",
         short="kv",
         metavar="FORMAT",
     )
-    decode: Pairs = setting(
+    decode: Pairs = _option(
         (),
-        OPTIONS,
         "N decoding sequences, each with CONTEXT tokens of context; may be repeated.",
         metavar="N@CONTEXT",
         read=_pairs("N@CONTEXT", (1, 1)),
     )
-    prefill: Pairs = setting(
+    prefill: Pairs = _option(
         (),
-        OPTIONS,
         "A prompt chunk of TOKENS new tokens after CONTEXT computed ones; may be repeated.",
         metavar="TOKENS@CONTEXT",
         read=_pairs("TOKENS@CONTEXT", (1, 0)),
     )
-    peer_to_peer: bool | None = setting(
+    peer_to_peer: bool | None = _option(
         None,
-        OPTIONS,
         "Whether GPUs copy to each other directly, or through the host's memory.",
         unset="as the catalogue has the GPU",
     )
-    num_speculative_tokens: int | None = setting(
+    num_speculative_tokens: int | None = _option(
         None,
-        OPTIONS,
         "Draft tokens per decoding sequence.",
         hidden=("speculate", "speculative_num_steps", "max_draft_len"),
         least=1,
     )
-    draft_model: str | None = setting(
-        None, OPTIONS, "The draft model.", unset="the model's own multi-token prediction layer"
+    draft_model: str | None = _option(None, "The draft model.", unset="the model's own multi-token prediction layer")
+    max_num_seqs: int | None = _option(
+        None, "Most sequences running at once; sizes the memory budget.", unset="the engine's", least=1
     )
-    max_num_seqs: int | None = setting(
-        None, OPTIONS, "Most sequences running at once; sizes the memory budget.", unset="the engine's", least=1
+    max_num_batched_tokens: int | None = _option(
+        None, "Most tokens of a step; sizes the memory budget.", unset="the engine's", least=1
     )
-    max_num_batched_tokens: int | None = setting(
-        None, OPTIONS, "Most tokens of a step; sizes the memory budget.", unset="the engine's", least=1
-    )
-    gpu_memory_utilization: float | None = setting(
+    gpu_memory_utilization: float | None = _option(
         None,
-        OPTIONS,
         "Share of GPU memory that may be used, by the engine's own definition.",
         metavar="SHARE",
         unset="the engine's",
     )
-    perf_model: Literal["roofline", "silicon"] = setting(
-        "roofline", OPTIONS, "Source of step times: the built-in roofline model, or measured tables (extra `silicon`)."
+    perf_model: Literal["roofline", "silicon"] = _option(
+        "roofline", "Source of step times: the built-in roofline model, or measured tables (extra `silicon`)."
     )
 
 
