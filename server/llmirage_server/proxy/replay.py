@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,31 +47,22 @@ from llmirage_shared.wire.chat import parse_chat, parse_completion
 from llmirage_shared.wire.errors import ApiError
 
 
+@dataclass(slots=True)
 class Replay:
     """Answers requests from a library of recordings.
 
     timing: when events leave: at their recorded offsets divided by `speed`, as the cluster would produce their tokens, or at
     once. on_miss: what answers a request without a recording: an error, the handler's own reply, or the upstream, recorded.
+    upstream, recorder: for on_miss "record".
     """
 
-    def __init__(
-        self,
-        service: Service,
-        library: RecordingLibrary,
-        timing: ReplayTiming,
-        on_miss: OnMiss,
-        speed: float = 1.0,
-        upstream: Upstream | None = None,
-        recorder: ExchangeRecorder | None = None,
-    ) -> None:
-        """upstream, recorder: for on_miss "record"."""
-        self._service = service
-        self._library = library
-        self._timing = timing
-        self._on_miss = on_miss
-        self._speed = speed
-        self._upstream = upstream
-        self._recorder = recorder
+    _service: Service
+    _library: RecordingLibrary
+    _timing: ReplayTiming
+    _on_miss: OnMiss
+    _speed: float
+    _upstream: Upstream | None
+    _recorder: ExchangeRecorder | None
 
     def close(self) -> None:
         """Wait until what was recorded is written."""

@@ -18,7 +18,6 @@ from llmirage_server.cluster.snapshots import InstanceSnapshot, StepCounts
 REASONS = ("stop", "length", "abort", "error")
 _MOST_ENDED = 128  # requests that wait to be measured
 Numbers = npt.NDArray[np.float64]
-_NOTHING: Mapping[str, float] = {}
 
 
 class PrometheusHistogram:
@@ -192,42 +191,34 @@ class StepWork:
     activation_bytes: float
 
 
+@dataclass(frozen=True)
 class Standing:
-    """One data-parallel rank, or all that serve one model."""
+    """One data-parallel rank at a scrape, or all that serve one model.
 
-    def __init__(
-        self,
-        ended: Sequence[EngineMetrics],
-        begun: Mapping[str, float] = _NOTHING,
-        states: Sequence[InstanceSnapshot] = (),
-        work: StepWork | None = None,
-        sleep_level: int | None = None,
-    ) -> None:
-        """Put together the state at a scrape.
+    Attributes:
+        engines: Counts of requests that have ended.
+        begun: The same of requests under way, and their tokens_per_s.
+        states: Of the instances that are there.
+        work: Of one GPU, None where times are fixed.
+        sleep_level: As /sleep was asked for; None: awake.
+    """
 
-        Args:
-            ended: Counts of requests that have ended.
-            begun: The same of requests under way, and their tokens_per_s.
-            states: Of the instances that are there.
-            work: Of one GPU, None where times are fixed.
-            sleep_level: As /sleep was asked for; None: awake.
-        """
-        self.begun = begun
-        self.states = states
-        self.sleep_level = sleep_level
-        self._work = work
-        self._ended = ended
+    engines: Sequence[EngineMetrics]
+    begun: Mapping[str, float]
+    states: Sequence[InstanceSnapshot] = ()
+    work: StepWork | None = None
+    sleep_level: int | None = None
 
     def with_others(self, others: Sequence[Standing]) -> Standing:
         """Return this and others as one."""
         every = (self, *others)
         begun = {name: sum([at.begun.get(name, 0.0) for at in every]) for name in self.begun}
-        return Standing([one for at in every for one in at._ended], begun, [one for at in every for one in at.states])
+        return Standing([one for at in every for one in at.engines], begun, [one for at in every for one in at.states])
 
     @cached_property
     def ended(self) -> Counter[str]:
         """Counts of requests that have ended, as `EngineMetrics.counts`."""
-        return sum((engine.counts for engine in self._ended), Counter[str]())
+        return sum((engine.counts for engine in self.engines), Counter[str]())
 
     @property
     def by_reason(self) -> dict[str, float]:
@@ -260,11 +251,11 @@ class Standing:
 
     @property
     def media_queries(self) -> int:
-        return sum([engine.media_queries for engine in self._ended])
+        return sum([engine.media_queries for engine in self.engines])
 
     @property
     def media_hits(self) -> int:
-        return sum([engine.media_hits for engine in self._ended])
+        return sum([engine.media_hits for engine in self.engines])
 
     @property
     def external_hits(self) -> int:
@@ -280,7 +271,7 @@ class Standing:
     @property
     def estimated_flops(self) -> float:
         """Floating-point operations of one GPU."""
-        if (work := self._work) is None:
+        if (work := self.work) is None:
             return 0.0
         of_tokens = self.so_far("forward_tokens") * work.flops_per_token
         of_contexts = self.so_far("context_tokens") * work.flops_per_context_token
@@ -290,7 +281,7 @@ class Standing:
     def estimated_read_bytes(self) -> float:
         """Bytes that one GPU read: the experts that a mean step needs, contexts while decoding, activations."""
         steps, tokens = sum(self.steps.by_tokens), self.so_far("forward_tokens")
-        if (work := self._work) is None or not steps:
+        if (work := self.work) is None or not steps:
             return 0.0
         experts = min(1.0, tokens / steps * work.experts_per_token)
         weights = steps * (work.weight_bytes + experts * work.expert_bytes)
@@ -300,7 +291,7 @@ class Standing:
     def estimated_write_bytes(self) -> float:
         """Bytes that one GPU wrote: KV and activations."""
         return (
-            0.0 if (work := self._work) is None else self.so_far("forward_tokens") * (work.kv_bytes + work.activation_bytes)
+            0.0 if (work := self.work) is None else self.so_far("forward_tokens") * (work.kv_bytes + work.activation_bytes)
         )
 
     def histogram(self, measure: str, bounds: Sequence[float]) -> PrometheusHistogram:
@@ -308,7 +299,7 @@ class Standing:
         if measure == "step_tokens":
             found.add_counts(self.steps.by_tokens, self.steps.tokens)
             return found
-        for engine in self._ended:
+        for engine in self.engines:
             found.add_all(engine.histograms[measure])
         return found
 

@@ -26,11 +26,9 @@ Finish = Literal["stop", "length", "tool_calls", "content_filter", "cancelled", 
 _MOST_NAME = 256
 _REFUSED = 400  # and more: the status of a refusal
 _ANSWERED = ("/completions", "/messages", "/responses")  # paths of requests for a reply
-_NOTHING_ASKED = Sampling()
-_NOTHING_SAID = Reply(np.empty(0, dtype=np.int32), (), "stop")
 
 
-@dataclass(slots=True, frozen=True, eq=False)
+@dataclass(slots=True, frozen=True, eq=False, kw_only=True)
 class TracedRequest:
     """One sequence of a request; a request of several choices or prompts has several. Times are Unix seconds, maybe NaN.
 
@@ -52,27 +50,27 @@ class TracedRequest:
     asked_model: str
     instance: int
     arrival_s: float
-    admitted_s: float
-    first_token_s: float
+    admitted_s: float = math.nan
+    first_token_s: float = math.nan
     end_s: float
-    choice: int
-    prompt: bytes
-    prompt_tokens: int
-    output_tokens: int
-    cached_tokens: int
+    choice: int = 0
+    prompt: bytes = b""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
     finish: Finish
     since_s: float
     session: str | None
     parent: str | None
     affinity: str | None
     traceparent: str | None
-    sampling: Sampling
-    max_tokens: int | None
-    body: Mapping[str, Any]
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
     text: str
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Tool]
-    reply: Reply
+    messages: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[Tool] = ()
+    reply: Reply = field(default_factory=lambda: Reply(np.empty(0, dtype=np.int32), (), "stop"))
     labels: Mapping[str, str] = field(default_factory=dict)
     refusal: tuple[int, str] | None = None
 
@@ -203,23 +201,10 @@ class ServedRecorder:
                 asked_model=entry.model or entry.served or "unknown",
                 instance=-1,
                 arrival_s=end_s - lasted_s,
-                admitted_s=math.nan,
-                first_token_s=math.nan,
                 end_s=end_s,
-                choice=0,
-                prompt=b"",
-                prompt_tokens=0,
-                output_tokens=0,
-                cached_tokens=0,
                 finish="error",
                 since_s=origin_s + min(self.since_s, now_s),
-                sampling=_NOTHING_ASKED,
-                max_tokens=None,
-                body={},
                 text=entry.user,
-                messages=(),
-                tools=(),
-                reply=_NOTHING_SAID,
                 refusal=(status, entry.error),
             )
         )
