@@ -124,17 +124,12 @@ class SglangHandler(ServiceHandler):
         for index, answer in enumerate(answers):
             answer.index = None if one else index
 
-        def closing() -> bytes:
-            self._forget(rids)
-            return DONE
-
         def failed(error: ApiError) -> bytes:
-            self._forget(rids)
             if error.code != _ABORTED:
                 return event(exchange.dialect.event_error(error)) + DONE
             return b"".join([event(answer.body()) for answer in answers]) + DONE
 
-        stream = _NotifyingStream(generation, exchange, answers, closing, failed).start()
+        stream = _NotifyingStream(generation, exchange, answers, lambda: DONE, failed).start()
         stream.left = lambda: self._forget(rids)
         aborted = ApiError("The request was aborted.", code=_ABORTED)
         self._aborts |= dict.fromkeys(rids, lambda: stream.abort(aborted))

@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from llmirage_server.drivers.live import Driver
@@ -26,12 +26,6 @@ _REMEMBERED_CUTS = 100
 
 make_request_fault: Callable[..., FaultOfRequest] = at_call("llmirage_server.http.request_fault:RequestFault")
 rule_of_header: Callable[[str, HttpExchange], FaultRule] = at_call("llmirage_server.http.request_fault:rule_of_header")
-
-
-class Pending(NamedTuple):
-    """The faults that may happen to a request. The first depends on its body or its instance, which is not known yet."""
-
-    rules: tuple[FaultRule, ...]
 
 
 class InjectedFaults:
@@ -79,14 +73,18 @@ class InjectedFaults:
     def clear(self) -> None:
         self.rules = ()
 
-    def first(self, subject: Subject, rules: Sequence[FaultRule] | None = None) -> FaultRule | Pending | None:
-        """Return the fate of a request, as far as it is known. rules: those that are left to look at; None: all in force."""
+    def first(self, subject: Subject, rules: Sequence[FaultRule] | None = None) -> FaultRule | tuple[FaultRule, ...] | None:
+        """Return the fault that happens to a request, None for none.
+
+        Several where the first of them depends on the request's body or its instance, which is not known yet.
+        rules: those that are left to look at; None: all in force.
+        """
         now_s = self.driver.now_s
         left = self.rules if rules is None else tuple(rules)
         for place, rule in enumerate(left):
             fits = rule.fits(subject, now_s)
             if fits is None:
-                return Pending(left[place:])
+                return left[place:]
             if fits and rule.drawn():
                 return rule
         return None

@@ -17,7 +17,7 @@ from llmirage_server.http.access import given_key
 from llmirage_server.http.event_stream import SERVER_SEND, server_send, transport_of
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.http.fault_hooks import Limits, Placed
-from llmirage_server.http.faults import InjectedFaults, Pending
+from llmirage_server.http.faults import InjectedFaults
 from llmirage_server.telemetry.journal import Outcome, cut
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.yaml_lines import node_of
@@ -52,7 +52,7 @@ class RequestFault:
         self._faults = faults
         self._exchange = exchange
         self._of_header = of_header
-        self._pending: Pending | None = None
+        self._pending: tuple[FaultRule, ...] | None = None
         self._fault: InjectedFault | None = None
         self._hold_s = 0.0
         self._connection: FaultyConnection | None = None
@@ -60,7 +60,7 @@ class RequestFault:
     async def choose(self, rules: tuple[FaultRule, ...] | None) -> None:
         """Choose among these faults, or all in force. Raises ApiError for one that refuses the request."""
         chosen = self._faults.first(self.subject, rules)
-        self._pending = chosen if isinstance(chosen, Pending) else None
+        self._pending = chosen if isinstance(chosen, tuple) else None
         if not isinstance(chosen, FaultRule):
             return
         fault = chosen.fault
@@ -86,7 +86,7 @@ class RequestFault:
         elif self._pending is not None:
             if self._of_header is not None and self._of_header.fault.streams_only and not body.get("stream"):
                 raise _no_stream(self._of_header)
-            await self.choose(self._pending.rules)
+            await self.choose(self._pending)
 
     async def scripted(self, rule: FaultRule, streamed: bool) -> None:
         """Let this fault happen, in place of any other. Raises ApiError for one that refuses the request."""
@@ -134,7 +134,7 @@ class RequestFault:
         if self._pending is not None:
             instance = -1 if self.generation is None else self.generation.instance
             known = replace(self.subject, body=self.subject.body or {}, instance=instance)
-            chosen = self._faults.first(known, self._pending.rules)
+            chosen = self._faults.first(known, self._pending)
             if isinstance(chosen, FaultRule):
                 self._fault = chosen.fault
                 self._exchange.entry.fault = chosen.fault.kind

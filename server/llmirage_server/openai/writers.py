@@ -126,7 +126,7 @@ class ChatWriter(_ChoiceWriter):
 
     def _delta(self, kind: str, piece: str, place: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return the delta of a token, and its log probabilities."""
-        entries = None if self._logprobs is None else self._logprobs
+        entries = self._logprobs
         if kind == "text":
             return {"content": piece}, None if entries is None else {"content": [entries.entry(place)], "refusal": None}
         if kind == "refusal":

@@ -164,13 +164,7 @@ class JournalEntry:
         if produced >= first.output_tokens:
             self.finish_reason = reply.finish_reason
             self.duration_s = max([request.finished_s for request in requests]) - first.arrival_s
-        self.said = tuple(
-            [
-                (part.kind, part.name, "".join(reply.pieces[part.start : min(part.end, produced)]))
-                for part in reply.all_parts
-                if part.start < produced
-            ]
-        )
+        self.said = said_parts(reply, produced)
         self.reply = cut("".join([text for kind, _, text in self.said if kind in ("text", "refusal")]))
         self.calls = tuple([(name, cut(text)) for kind, name, text in self.said if kind.endswith("_call")][:MOST_ITEMS])
 
@@ -239,6 +233,17 @@ class JournalEntry:
             secret = {"authorization": "Bearer $API_KEY"}.get(name, "$API_KEY")
             command += f' -H "{name}: {secret}"' if value == REDACTED else f" -H {shlex.quote(f'{name}: {value}')}"
         return command + (f" --data-raw {shlex.quote(body)}" if body else "")
+
+
+def said_parts(reply: Reply, produced: int) -> tuple[tuple[str, str, str], ...]:
+    """Return kind, name and text of the parts of a reply, as far as its first `produced` tokens have them."""
+    return tuple(
+        [
+            (part.kind, part.name, "".join(reply.pieces[part.start : min(part.end, produced)]))
+            for part in reply.all_parts
+            if part.start < produced
+        ]
+    )
 
 
 class Journal:

@@ -16,7 +16,7 @@ import numpy as np
 from llmirage_server.cluster.request import Request
 from llmirage_server.http.sessions import PARENT_HEADERS, SESSION_HEADERS, first_header, labels
 from llmirage_server.replies.reply import Reply, Tool
-from llmirage_server.telemetry.journal import JournalEntry
+from llmirage_server.telemetry.journal import JournalEntry, said_parts
 from llmirage_shared.tokens import PrefixHashes, prefix_hashes
 from llmirage_shared.wire.chat import ChatHistory
 from llmirage_shared.wire.sampling import Sampling
@@ -95,14 +95,9 @@ class TracedRequest:
         return [(f"call_{self.id}_{number}", name, text) for number, (name, text) in enumerate(found)]
 
     @property
-    def parts(self) -> list[tuple[str, str, str]]:
+    def parts(self) -> Sequence[tuple[str, str, str]]:
         """Kind, name and text of the parts of the reply, as far as generated."""
-        pieces, produced = self.reply.pieces, self.output_tokens
-        return [
-            (part.kind, part.name, "".join(pieces[part.start : min(part.end, produced)]))
-            for part in self.reply.all_parts
-            if part.start < produced
-        ]
+        return said_parts(self.reply, self.output_tokens)
 
 
 class RequestTrace:
