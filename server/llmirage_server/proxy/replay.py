@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from starlette.responses import Response
 
-from llmirage_server.anthropic.translate import chat_messages, chat_tools
+from llmirage_server.anthropic.translate import answer_schema, chat_messages, chat_tools
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.cluster import OnMiss, ReplayTiming
 from llmirage_server.http.exchange import Handler, Header, HttpExchange
@@ -296,7 +296,9 @@ async def _prompt(
             return await service.encode_chat(exchange, chat.messages, chat.tools, answer_schema=chat.answer_schema)
         if endpoint == "messages":
             request = schema.messages.MessagesRequest.check(dict(body), False)
-            return await service.encode_chat(exchange, chat_messages(request, strict=False), chat_tools(request))
+            form = answer_schema(request)
+            chat_of = chat_messages(request, strict=False)
+            return await service.encode_chat(exchange, chat_of, chat_tools(request), answer_schema=form)
         if endpoint == "responses":
             return await _responses_prompt(service, exchange, body)
         if endpoint == "completions":
@@ -312,7 +314,8 @@ async def _responses_prompt(service: Service, exchange: HttpExchange, body: Mapp
     own = {name: value for name, value in body.items() if name not in ("previous_response_id", "conversation")}
     request = schema.responses.ResponseRequest.check(own, False)
     items = (await context.read_context(exchange, MemoryState(), request)).items
-    return await service.encode_chat(exchange, context.chat_form(request, items), context.chat_tools(request))
+    messages, form = context.chat_form(request, items), context.answer_schema(request)
+    return await service.encode_chat(exchange, messages, context.chat_tools(request), answer_schema=form)
 
 
 def _text_of(value: Any) -> str:

@@ -59,6 +59,32 @@ def test_the_cluster_gives_every_api_its_time(tmp_path: Path, path: str, body: d
     assert sent.times_ms[0] == pytest.approx(40.0)
 
 
+FORM = {"type": "json_schema", "name": "a", "schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+WRITTEN = {"messages": HELLO["messages"], "max_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, WRITTEN | {"response_format": {"type": "json_schema", "json_schema": FORM}}),
+        ("/v1/responses", {"input": "Hello", "max_output_tokens": 16, "text": {"format": FORM}}),
+        ("/v1/messages", WRITTEN | {"output_config": {"format": {"type": "json_schema", "schema": FORM["schema"]}}}),
+    ],
+)
+def test_a_recorded_prompt_costs_the_cluster_what_a_generated_one_does(
+    tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
+    body = {"model": "m", **body}
+    app = replaying(tmp_path, replay_timing="cluster", on_miss="generated")
+    ask(app, body, path)
+    write(tmp_path, body, path)
+    again = replaying(tmp_path, replay_timing="cluster")
+    ask(again, body, path)
+    [generated], [replayed] = app.journal.entries, again.journal.entries
+    assert (generated.rule, replayed.rule != "") == ("", True)
+    assert replayed.prompt_tokens == generated.prompt_tokens > 0
+
+
 def test_a_long_stream_at_the_clusters_pace_has_no_pings_of_its_own(tmp_path: Path) -> None:
     """Nor does it end where the context of the cluster's model does: the recorded one may have a longer one."""
     events = [said(f" {number}") for number in range(2_000)]

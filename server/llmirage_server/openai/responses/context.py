@@ -292,6 +292,12 @@ def chat_form(request: schema.responses.InputFields, items: Sequence[Item]) -> l
     return messages or [{"role": "user", "content": ""}]
 
 
+def answer_schema(request: schema.responses.InputFields) -> Any:
+    """Return the JSON Schema that the answer must fit, None for text."""
+    form = request.text.format if request.text else None
+    return form.schema_ if form is not None and form.type == "json_schema" else None
+
+
 def chat_tools(request: schema.responses.InputFields) -> list[dict[str, Any]] | None:
     """Return the tools in chat's form, as the prompt shows them."""
     tools: list[dict[str, Any]] = []

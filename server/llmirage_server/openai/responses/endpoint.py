@@ -14,6 +14,7 @@ from llmirage_server.http.json_pieces import written
 from llmirage_server.openai.responses.background import BackgroundRun, error_of, follow, replayed
 from llmirage_server.openai.responses.context import (
     ResponseContext,
+    answer_schema,
     chat_form,
     chat_tools,
     compacted_since_user,
@@ -264,11 +265,8 @@ class ResponsesHandler(ServiceHandler):
         messages: Sequence[Mapping[str, Any]],
         window: ContextWindow | None = None,
     ) -> TokenIds:
-        form = request.text.format if request.text else None
-        answer_schema = form.schema_ if form is not None and form.type == "json_schema" else None
-        return await self._service.encode_chat(
-            exchange, messages, chat_tools(request), answer_schema=answer_schema, window=window
-        )
+        form = answer_schema(request)
+        return await self._service.encode_chat(exchange, messages, chat_tools(request), answer_schema=form, window=window)
 
     async def _generation(
         self,
