@@ -70,8 +70,8 @@ class AnthropicFilesHandler(ServiceHandler):
                 raise ApiError("ids: `ids` cannot be combined with `limit` or `page`")
             if len(set(ids)) > _MOST_IDS:
                 raise ApiError(f"ids: List should have at most {_MOST_IDS} items")
-            found = [file for file in reversed(listed) if file["id"] in ids]
-            return exchange.json({**anthropic_page(found[::-1], lambda name: None, most=_MOST_IDS), "next_page": None})
+            found = [file for file in listed if file["id"] in ids]
+            return exchange.json({**anthropic_page(found, lambda name: None, most=_MOST_IDS), "next_page": None})
         page = query.get("page")
         if page is not None and not page.startswith(_PAGE):
             raise ApiError("page: Invalid page cursor")
