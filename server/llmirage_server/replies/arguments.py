@@ -15,7 +15,7 @@ from llmirage_server.replies.structured.schema import Resolver, SchemaError, typ
 from llmirage_server.replies.structured.validity import Validator, validator_for
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.text_values import CODE, QUOTED, TextValues, Value, iso_time
-from llmirage_server.replies.tool_request import HIDDEN, MOST_CHARACTERS, PlannedCall, own_name, word_set, words_of
+from llmirage_server.replies.tool_request import HIDDEN, MOST_CHARACTERS, PlannedCall, word_set, words_of
 from llmirage_shared.texts import short_cache
 
 # Which values of a text fit a string, by its format, else by the words of its property's name.
@@ -353,7 +353,7 @@ def arguments_for(call: PlannedCall, seed: int) -> dict[str, Any]:
         if (given.keys() & properties.keys() or not properties) and valid.is_valid(given):
             return given
     slots = _slots(valid)
-    values = TextValues(call.text, frozenset(words_of(own_name(call.tool.name))))
+    values = TextValues(call.text, frozenset(words_of(call.tool.own_name)))
     SlotFiller(slots, values, valid).fill(call.rest, call.whole, call.near)
     found: dict[str, Any] = {}
     for slot in slots:

@@ -94,6 +94,11 @@ class Tool:
     found_by: str = ""  # the hosted tool that finds it: the model cannot call it before
 
     @property
+    def own_name(self) -> str:
+        """The name without the server that it belongs to: mcp__github__create_issue, wiki.ask_question."""
+        return self.name.rpartition("__")[2].rpartition(".")[2] or self.name
+
+    @property
     def edits_files(self) -> bool:
         """Tell whether it takes the commands of an editor: view, create, str_replace and others, with a path."""
         schema = self.parameters if self.kind != "custom" and isinstance(self.parameters, dict) else {}
@@ -111,13 +116,13 @@ class Tool:
             return all(mark in self.grammar.definition for mark in _PATCH_MARKS)
         if self.kind in ("custom", "client"):
             return self.name == "apply_patch"
-        return self.text_argument is not None and self.name.rpartition("__")[2].rpartition(".")[2] == "apply_patch"
+        return self.text_argument is not None and self.own_name == "apply_patch"
 
     @property
     def reads_files(self) -> bool:
         """If it is a function named for reading with one path that must be given: Read, read_file, view."""
         argument = (self.text_argument or "").lower().replace("_", "")
-        return argument in _PATHS and _READS.match(self.name.rpartition("__")[2].rpartition(".")[2]) is not None
+        return argument in _PATHS and _READS.match(self.own_name) is not None
 
     @property
     def text_argument(self) -> str | None:

@@ -205,20 +205,13 @@ def _singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
-def own_name(name: str) -> str:
-    """Return a tool's name without the server that it belongs to: mcp__github__create_issue, wiki.ask_question."""
-    return name.rpartition("__")[2].rpartition(".")[2] or name
-
-
 def _named(tools: Sequence[Tool], said: str) -> tuple[list[_Mention], set[str]]:
     """Return the places where the tools are named, in the order of the text; the names of those that it says not to call."""
     found = [mention for tool in tools for mention in _exact(tool, said)]
     taken = [span for mention in found for span in mention.spans]
     exact = {mention.tool.name for mention in found}
     lower = said.lower()
-    others = [
-        tool for tool in tools if tool.name not in exact and all(word in lower for word in words_of(own_name(tool.name)))
-    ]
+    others = [tool for tool in tools if tool.name not in exact and all(word in lower for word in words_of(tool.own_name))]
     sentences = _sentences(said, taken) if others else []
     found += [mention for tool in others for mention in _by_words(tool, sentences, said)]
     found = [one for one in found if not any(set(one.spans) < set(other.spans) for other in found)]
@@ -236,7 +229,7 @@ def _named(tools: Sequence[Tool], said: str) -> tuple[list[_Mention], set[str]]:
 def _exact(tool: Tool, said: str) -> list[_Mention]:
     """Return places of the name, first and each time that it is called again. A name of one word is matched as a word."""
     lower = said.lower()
-    for name in (tool.name, own_name(tool.name)):
+    for name in (tool.name, tool.own_name):
         if len(words_of(name)) > 1 and name.lower() in lower:
             places = re.finditer(rf"(?<![0-9A-Za-z_]){re.escape(name)}(?![0-9A-Za-z_])", said, re.IGNORECASE)
             if spans := [place.span() for place in places]:
@@ -265,13 +258,13 @@ def _by_words(tool: Tool, sentences: Sequence[Mapping[str, Sequence[tuple[int, i
 
     A name of one word also where it stands again as the tool spells it.
     """
-    words = list(dict.fromkeys(words_of(own_name(tool.name))))
+    words = list(dict.fromkeys(words_of(tool.own_name)))
     for number, places in enumerate(sentences):
         if words and all(word in places for word in words):
             rarest = min(words, key=lambda word: len(places[word]))
             first = _Mention(tool, tuple(sorted(_next_to(places[rarest][0], words, rarest, places))))
             others = [span for sentence in sentences[number:] for span in sentence.get(words[0], ()) if len(words) == 1]
-            spelled = [span for span in others if said[slice(*span)] == own_name(tool.name) and span not in first.spans]
+            spelled = [span for span in others if said[slice(*span)] == tool.own_name and span not in first.spans]
             return [first, *[_Mention(tool, (span,)) for span in _called_again(said, spelled)]]
     return []
 
@@ -362,7 +355,7 @@ def _hidden(said: str, spans: Sequence[tuple[int, int]]) -> str:
 
 def _points(tool: Tool, words: Set[str]) -> int:
     """Points of the words of the message that the tool's name or the first sentence of its description has."""
-    points = _word_points(own_name(tool.name), tool.description)
+    points = _word_points(tool.own_name, tool.description)
     return sum([points[word] for word in points.keys() & words])
 
 
@@ -376,7 +369,7 @@ def _word_points(name: str, description: str) -> Mapping[str, int]:
 
 def _matched(tool: Tool, said: str) -> PlannedCall:
     """Return a call with arguments from the whole message."""
-    points = _word_points(own_name(tool.name), tool.description)
+    points = _word_points(tool.own_name, tool.description)
     ends = [match.end() for match in _WORD.finditer(said) if _singular(match[0].lower()) in points]
     return PlannedCall(tool, said, said[ends[-1] :] if ends else "", said)
 
