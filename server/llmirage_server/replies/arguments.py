@@ -14,7 +14,7 @@ from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.structured.schema import Resolver, SchemaError, types_of
 from llmirage_server.replies.structured.validity import Validator, validator_for
 from llmirage_server.replies.structured.values import value_for
-from llmirage_server.replies.text_values import CODE, QUOTED, TextValues, Value, iso_time
+from llmirage_server.replies.text_values import CODE, QUOTED, TextValues, Value, inside, iso_time
 from llmirage_server.replies.tool_request import HIDDEN, MOST_CHARACTERS, PlannedCall, word_set, words_of
 from llmirage_shared.texts import short_cache
 
@@ -333,7 +333,7 @@ def _mentions(text: str, name: str) -> Iterator[re.Match[str]]:
 
 def _unquoted(text: str) -> str:
     match = QUOTED.fullmatch(text)
-    return text if match is None else next(group for group in match.groups() if group is not None)
+    return text if match is None else inside(match)
 
 
 _DEEPEST = 3  # levels of objects in objects that are filled

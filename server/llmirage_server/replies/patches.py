@@ -15,7 +15,7 @@ from typing import Any
 from llmirage_server.replies.reply import Tool
 from llmirage_server.replies.shown_files import BEGIN, END, FileChange, ShownFile, ShownFiles, hunks_of, without_files
 from llmirage_server.replies.structured.budget import spend
-from llmirage_server.replies.text_values import QUOTED, TextValues
+from llmirage_server.replies.text_values import QUOTED, TextValues, Value, inside
 from llmirage_server.replies.tool_request import HIDDEN
 
 _CONTEXT = 3  # lines around a change
@@ -134,13 +134,6 @@ def _operation(change: FileChange) -> dict[str, str]:
 
 
 @dataclass(slots=True, frozen=True)
-class _Quoted:
-    start: int
-    end: int
-    text: str
-
-
-@dataclass(slots=True, frozen=True)
 class _Edit:
     """Lines [start, end) become others."""
 
@@ -157,7 +150,7 @@ class _Asked:
     """
 
     text: str
-    quoted: Sequence[_Quoted]
+    quoted: Sequence[Value]
     pairs: Sequence[tuple[str, str]]
     plain: tuple[str, str] | None
 
@@ -165,7 +158,7 @@ class _Asked:
 def changes_for(text: str, files: ShownFiles, seed: int) -> list[FileChange]:
     """Return the changes that a text asks for, at least one: in each file that it names with something to change there."""
     text = without_files(text).replace(HIDDEN, " ")
-    quoted = [_Quoted(match.start(), match.end(), _inside(match)) for match in QUOTED.finditer(text)]
+    quoted = [Value(match.start(), match.end(), inside(match).removesuffix("\n")) for match in QUOTED.finditer(text)]
     pairs = list(_pairs(text, quoted))
     in_pairs = {place for pair in pairs for place in pair}
     paths = _paths(text, files, quoted, in_pairs)
@@ -174,22 +167,22 @@ def changes_for(text: str, files: ShownFiles, seed: int) -> list[FileChange]:
         blank = blank[: path.start] + " " * (path.end - path.start) + blank[path.end :]
     changes = []
     for path, begin, end in _clauses(
-        text, paths, files, [(quoted[min(pair)].start, quoted[pair[0]].text) for pair in pairs]
+        text, paths, files, [(quoted[min(pair)].start, quoted[pair[0]].written) for pair in pairs]
     ):
         asked = _Asked(
             " " * begin + blank[begin:end],
             [one for one in quoted if begin <= one.start < end and not any(one.start <= p.start < one.end for p in paths)],
-            [(quoted[old].text, quoted[new].text) for old, new in pairs if begin <= quoted[min(old, new)].start < end],
+            [(quoted[old].written, quoted[new].written) for old, new in pairs if begin <= quoted[min(old, new)].start < end],
             None if pairs else _plain_pair(text[begin:end]),
         )
-        deletes = path.text != "" and _DELETES_FILE.search(text[: path.start]) is not None
-        changes.append(_change(path.text, deletes, asked, files, seed))
+        deletes = path.written != "" and _DELETES_FILE.search(text[: path.start]) is not None
+        changes.append(_change(path.written, deletes, asked, files, seed))
     return changes
 
 
 def _clauses(
-    text: str, paths: Sequence[_Quoted], files: ShownFiles, changed: Sequence[tuple[int, str]]
-) -> list[tuple[_Quoted, int, int]]:
+    text: str, paths: Sequence[Value], files: ShownFiles, changed: Sequence[tuple[int, str]]
+) -> list[tuple[Value, int, int]]:
     """Return the parts of a text about one file each, with its path. changed: places of old texts, and the texts."""
     if len(paths) > 1 and changed:
         if any(start < paths[0].start for start, _ in changed):  # the path comes after what changes
@@ -200,13 +193,13 @@ def _clauses(
         parts = [part for part in parts if any(part[1] <= start < part[2] for start, _ in changed)]
         if len(parts) > 1:
             return parts
-    holds = [path for path in paths if (shown := files.get(path.text)) and any(_finds(shown, old) for _, old in changed)]
-    return [((holds or paths or [_Quoted(0, 0, "")])[0], 0, len(text))]
+    holds = [path for path in paths if (shown := files.get(path.written)) and any(_finds(shown, old) for _, old in changed)]
+    return [((holds or paths or [Value(0, 0, "")])[0], 0, len(text))]
 
 
 def _change(path: str, deletes: bool, asked: _Asked, files: ShownFiles, seed: int) -> FileChange:
     """Return the change of one file. path: as the text has it, "" for the one shown last; deletes: after "delete"."""
-    path = path or _changed_file(files, [asked.plain[0]] if asked.plain else [one.text for one in asked.quoted])
+    path = path or _changed_file(files, [asked.plain[0]] if asked.plain else [one.written for one in asked.quoted])
     shown = files.get(path)
     if deletes and not asked.quoted:
         return FileChange("delete_file", path if shown is None else shown.path)
@@ -253,7 +246,7 @@ def _edits(shown: ShownFile, asked: _Asked) -> list[tuple[int, list[_Edit]]]:
         ][:1]
     if pairs:
         return _in_order(shown, [list(_replaced(piece.lines, pairs)) for piece in shown.pieces])
-    texts = [one.text for one in asked.quoted]
+    texts = [one.written for one in asked.quoted]
     if texts and _REMOVES.search(asked.text):
         return _in_order(shown, [list(_removed(piece.lines, texts)) for piece in shown.pieces])
     if _ADDS.search(asked.text) and (added := _added(shown, asked)) is not None:
@@ -313,9 +306,9 @@ def _added(shown: ShownFile, asked: _Asked) -> tuple[int, list[_Edit]] | None:
     for one in asked.quoted:
         beside = _ANCHORED.search(asked.text[max(0, one.start - 60) : one.start]) if one.start < len(asked.text) else None
         if beside is not None:
-            anchor, below = one.text, beside[1].lower() in ("after", "below")
+            anchor, below = one.written, beside[1].lower() in ("after", "below")
         else:
-            texts.append(one.text)
+            texts.append(one.written)
     said = _SAYING.search(asked.text)
     lines = texts[0].split("\n") if texts else [_said(said)] if said else []
     if not lines:
@@ -369,7 +362,7 @@ def _commented(path: str, asked: str) -> str:
 def _content(path: str, asked: _Asked) -> list[str]:
     """Return the lines of a new file: what is quoted, what it is said to say, else the request itself."""
     if asked.quoted:
-        return max([one.text for one in asked.quoted], key=lambda text: "\n" in text).split("\n")
+        return max([one.written for one in asked.quoted], key=lambda text: "\n" in text).split("\n")
     said = _SAYING.search(asked.text)
     return [_said(said) if said else _commented(path, asked.text).strip("()")]
 
@@ -381,11 +374,7 @@ def _said(match: re.Match[str]) -> str:
 # --- what a text names --------------------------------------------------------------------------------------------------
 
 
-def _inside(match: re.Match[str]) -> str:
-    return next(group for group in match.groups() if group is not None).removesuffix("\n")
-
-
-def _pairs(text: str, quoted: Sequence[_Quoted]) -> Iterator[tuple[int, int]]:
+def _pairs(text: str, quoted: Sequence[Value]) -> Iterator[tuple[int, int]]:
     """Yield the places of old and new texts among quoted ones: `a` by `b`, `a` in file.py with `b`, `b` instead of `a`."""
     place = 0
     while place < len(quoted) - 1:
@@ -397,7 +386,7 @@ def _pairs(text: str, quoted: Sequence[_Quoted]) -> Iterator[tuple[int, int]]:
                 yield after, place
                 place = after
                 break
-            named = all(_FILE_NAME.fullmatch(quoted[number].text) for number in range(place + 1, after))
+            named = all(_FILE_NAME.fullmatch(quoted[number].written) for number in range(place + 1, after))
             if named and _BY.fullmatch(between):
                 yield place, after
                 place = after
@@ -414,24 +403,24 @@ def _plain_pair(text: str) -> tuple[str, str] | None:
     return old.strip("\"'`"), new.strip("\"'`")
 
 
-def _paths(text: str, files: ShownFiles, quoted: Sequence[_Quoted], in_pairs: Set[int]) -> list[_Quoted]:
+def _paths(text: str, files: ShownFiles, quoted: Sequence[Value], in_pairs: Set[int]) -> list[Value]:
     """Return the files that a text names, in its order. in_pairs: places of the quoted texts that are old or new ones."""
-    found: list[_Quoted] = []
+    found: list[Value] = []
     for path in files.paths:
         for name in dict.fromkeys((path, posixpath.basename(path))):
             match = re.search(rf"(?<![\w/.-])(?:\./)?{re.escape(name)}(?![\w/-]|\.\w)", text)
             if match is not None:
-                found.append(_Quoted(match.start(), match.end(), path))
+                found.append(Value(match.start(), match.end(), path))
                 break
     for value in TextValues(text).left("path"):
         looks_so = "." in posixpath.basename(value.written).strip(".") or _BEFORE_PATH.search(text[: value.start])
         if looks_so and not any(one.start <= value.start < one.end for one in quoted):
-            found.append(_Quoted(value.start, value.end, value.written))
-    found += [one for place, one in enumerate(quoted) if place not in in_pairs and _FILE_NAME.fullmatch(one.text)]
-    kept: list[_Quoted] = []
+            found.append(value)
+    found += [one for place, one in enumerate(quoted) if place not in in_pairs and _FILE_NAME.fullmatch(one.written)]
+    kept: list[Value] = []
     for one in sorted(found, key=lambda one: (one.start, -one.end)):
         inside = any(place in in_pairs and quoted[place].start <= one.start < quoted[place].end for place in in_pairs)
-        if not inside and not any(one.start < other.end or one.text == other.text for other in kept):
+        if not inside and not any(one.start < other.end or one.written == other.written for other in kept):
             kept.append(one)
     return kept
 

@@ -16,6 +16,12 @@ QUOTED = re.compile(_MARKED + r"|\"([^\"\n]*)\"|“([^”\n]*)”|«([^»\n]*)»
                     r"(?<!\w)['‘]([^'’\n]+)['’](?!\w)", re.DOTALL)  # fmt: skip
 CODE = re.compile(_MARKED, re.DOTALL)
 
+
+def inside(match: re.Match[str]) -> str:
+    """Return the text in the quotation marks that QUOTED matches."""
+    return next(group for group in match.groups() if group is not None)
+
+
 _MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
            "december")  # fmt: skip
 _MONTH = rf"({'|'.join(f'{name[:3]}(?:{name[3:]})?' for name in _MONTHS)})\.?"
@@ -99,7 +105,7 @@ class TextValues:
     def _search(self, kind: str) -> Iterator[Value]:
         if kind == "quoted":
             for match in QUOTED.finditer(self.text):
-                yield Value(match.start(), match.end(), next(group for group in match.groups() if group is not None))
+                yield Value(match.start(), match.end(), inside(match))
         elif kind in ("name", "first word"):
             yield from self._names(self._without(*_PATTERNS, "quoted"), kind == "first word")
         elif kind == "number":
