@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmirage_server.replies.arguments import arguments_for, free_input, with_quoted
-from llmirage_server.replies.draft import Draft, conversation_key, ended, find_stop, most_tokens
+from llmirage_server.replies.draft import Draft, conversation_key, ended, find_stop, json_text, most_tokens
 from llmirage_server.replies.lengths import ReplyLengths, thought_tokens
 from llmirage_server.replies.moderation import is_refused, refusal_text
 from llmirage_server.replies.patches import editor_input, patch_input
@@ -201,11 +201,6 @@ def _with_called(request: ReplyRequest, names: list[str]) -> dict[str, Any]:
     choice = AUTO if forced else request.tool_choice
     called, results = request.called, request.results
     return {"called": (*called, *names), "results": (*results, *[""] * len(names)), "tool_choice": choice}
-
-
-def json_text(value: Any) -> str:
-    """JSON as models write it in structured output: no spaces, characters as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def grammar_text(shape: Grammar, seed: int) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -46,12 +49,7 @@ def find_stop(pieces: Sequence[str], stops: Sequence[str], include: bool, min_to
 
 
 def _tokens_showing(pieces: Sequence[str], characters: int) -> int:
-    shown = 0
-    for count, piece in enumerate(pieces, 1):
-        shown += len(piece)
-        if shown >= characters:
-            return count
-    raise ValueError("the text is shorter than that")
+    return next(count for count, shown in enumerate(accumulate(map(len, pieces)), 1) if shown >= characters)
 
 
 def _cut(pieces: Sequence[str], characters: int) -> list[str]:
@@ -61,6 +59,11 @@ def _cut(pieces: Sequence[str], characters: int) -> list[str]:
         cut.append(piece[:characters])
         characters -= len(cut[-1])
     return cut
+
+
+def json_text(value: Any) -> str:
+    """Return JSON as models write it in structured output: no spaces, characters as they are."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def most_tokens(request: ReplyRequest) -> int:

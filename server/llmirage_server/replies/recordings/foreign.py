@@ -14,13 +14,14 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmirage_server.replies.recordings.recording import Chunk, EventSplitter, Recording
+from llmirage_server.replies.recordings.recording import Chunk, EventSplitter, Recording, write_json
 from llmirage_server.replies.recordings.redaction import Redactor, secrets_of
 from llmirage_server.replies.recordings.store import endpoint_of
+from llmirage_shared.wire.output import DONE, event, named_event
 
 # Headers of responses that clients act on. Others differ each time, or tell of accounts.
 KEPT_HEADERS = ("content-type", "retry-after", "retry-after-ms", "x-should-retry", "location")
@@ -62,15 +63,12 @@ def redacted(recording: Recording, redactor: Redactor) -> Recording:
     """Return the recording without keys."""
     data = [chunk.data for chunk in recording.chunks]
     data = redactor.events(data) if recording.stream else [redactor.body(part) for part in data]
-    return Recording(
-        recording.method,
-        redactor.path(recording.path),
-        redactor.value(recording.body),
-        recording.status,
-        {name: redactor.text(value) for name, value in recording.headers.items()},
-        [Chunk(chunk.at_ms, part) for chunk, part in zip(recording.chunks, data, strict=True)],
-        recording.stream,
-        recording.ended,
+    return replace(
+        recording,
+        path=redactor.path(recording.path),
+        body=redactor.value(recording.body),
+        headers={name: redactor.text(value) for name, value in recording.headers.items()},
+        chunks=[Chunk(chunk.at_ms, part) for chunk, part in zip(recording.chunks, data, strict=True)],
     )
 
 
@@ -119,8 +117,8 @@ def _exchange(place: str, body: dict[str, Any], answer: Any, path: Any, status: 
     if isinstance(answer, list):
         body["stream"] = True
         return Exchanged("POST", path, (), body, status, {"content-type": "text/event-stream"}, _events(answer))
-    data = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
-    return Exchanged("POST", path, (), body, status, {"content-type": "application/json"}, data.encode())
+    data = answer.encode() if isinstance(answer, str) else write_json(answer)
+    return Exchanged("POST", path, (), body, status, {"content-type": "application/json"}, data)
 
 
 def _path_of(body: Mapping[str, Any], answer: Any) -> str | None:
@@ -141,12 +139,11 @@ def _events(chunks: Sequence[Any]) -> bytes:
     """Return a stream of these chunks: those with a type are named events, others end with [DONE]."""
     events = []
     for chunk in chunks:
-        data = json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))
         kind = chunk.get("type") if isinstance(chunk, Mapping) else None
-        events.append(f"event: {kind}\ndata: {data}\n\n" if kind else f"data: {data}\n\n")
+        events.append(named_event(str(kind), chunk) if kind else event(chunk))
     if not (chunks and isinstance(chunks[-1], Mapping) and "type" in chunks[-1]):
-        events.append("data: [DONE]\n\n")
-    return "".join(events).encode()
+        events.append(DONE)
+    return b"".join(events)
 
 
 _UNKNOWN_ENCODINGS = ("br", "zstd", "deflate", "compress")
@@ -197,7 +194,7 @@ def _headers(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _plain(part: Mapping[str, Any]) -> bytes:
     """Return the bytes of a body, decompressed."""
     if "parsed_body" in part:
-        return json.dumps(part["parsed_body"], ensure_ascii=False, separators=(",", ":")).encode()
+        return write_json(part["parsed_body"])
     body = part.get("body", part.get("content"))
     if isinstance(body, Mapping):
         body = base64.b64decode(str(body["base64_string"])) if "base64_string" in body else body.get("string")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from llmirage_server.replies.draft import Draft, conversation_key, ended
+from llmirage_server.replies.draft import Draft, conversation_key, ended, json_text, most_tokens
 from llmirage_server.replies.reply import FinishReason, Reply, ReplyRequest, Tool
 from llmirage_server.replies.scripts.conditions import CONVERSING, Condition, Groups, ScriptRequest, Span
 from llmirage_server.replies.structured.budget import spend, spend_tokens
@@ -85,7 +85,7 @@ class Scope:
                 value = value[key]
             else:
                 raise ScriptError(f"the result of {name} has no {path}")
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return value if isinstance(value, str) else json_text(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +347,8 @@ def planned_reply(
     if not scripted.says_something:
         reply = generated(request)
         return reply if scripted.finish_reason is None else replace(reply, finish_reason=scripted.finish_reason)
-    most = request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens)
-    draft = Draft(tokenizer, max(1, most))
+    most = most_tokens(request)
+    draft = Draft(tokenizer, most)
     reason = scripted.finish_reason or ("tool_calls" if scripted.calls else "stop")
     ends = reason != "length"
     _write(draft, scripted, match.scope, request)
@@ -372,17 +372,17 @@ def _write(draft: Draft, scripted: ScriptedReply, scope: Scope, request: ReplyRe
     if scripted.text is not None:
         draft.write("text", scripted.text.render(scope))
     if scripted.json is not NO_JSON:
-        draft.write("text", _json_text(scripted.json, scope, request.json_schema))
+        draft.write("text", _scripted_json(scripted.json, scope, request.json_schema))
     for call in scripted.calls:
         tool = _tool(call, request)
         draft.call(tool, _arguments(call, tool, scope))
 
 
-def _json_text(value: Any, scope: Scope, schema: Any) -> str:
+def _scripted_json(value: Any, scope: Scope, schema: Any) -> str:
     data = rendered(value, lambda template, _: template.render(scope))
     if schema is not None and (problem := first_problem(data, schema)):
         raise ScriptError(f"its json does not fit the JSON Schema that the request asks for: {problem}")
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return json_text(data)
 
 
 def _tool(call: ScriptedCall, request: ReplyRequest) -> Tool:
@@ -411,7 +411,7 @@ def _arguments(call: ScriptedCall, tool: Tool, scope: Scope) -> str:
     data = rendered(call.arguments, render)
     if schema and (problem := first_problem(data, schema)):
         raise ScriptError(f"the arguments of {tool.name} do not fit its schema: {problem}")
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return json_text(data)
 
 
 def _types(schema: Any, path: tuple[str, ...]) -> tuple[str, ...]:
