@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Literal
@@ -91,12 +91,8 @@ class RateLimitFault(InjectedFault):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if problems := list(self._problems()):
-            raise ConfigError(problems)
-
-    def _problems(self) -> Iterator[str]:
         if self.requests_per_min is None and self.tokens_per_min is None:
-            yield "needs requests_per_min or tokens_per_min"
+            raise ConfigError(["needs requests_per_min or tokens_per_min"])
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
