@@ -97,7 +97,8 @@ class ComposedReplies:
             for call in hosted:
                 made += 1
                 draft.call(call.tool, self._input(call, mix(key - made), files))
-            request = replace(request, **_with_called(request, [call.tool.name for call in hosted]))
+            choice = AUTO if request.tool_choice.mode == "required" else request.tool_choice
+            request = _after_calls(request, [call.tool.name for call in hosted], tool_choice=choice)
             calls = [call for call in calls if call.tool.kind != "hosted"] or calls_now(request)
             request = _find(draft, request, calls)
         return request, [call for call in calls if call.tool.kind != "hosted"]
@@ -180,7 +181,7 @@ def _value(schema: Any, said: str, key: int) -> Any:
 
 def _find(draft: Draft, request: ReplyRequest, calls: Sequence[PlannedCall]) -> ReplyRequest:
     """Add a search for the tools that must be found before they are called. Return the request in which they are found."""
-    tools, called = list(request.tools), list(request.called)
+    tools, searched = list(request.tools), []
     for finder in dict.fromkeys([tool.found_by for tool in tools if tool.found_by]):
         wanted = {call.tool.name for call in calls}
         hidden = [tool for tool in tools if tool.found_by == finder and tool.name in wanted]
@@ -188,19 +189,14 @@ def _find(draft: Draft, request: ReplyRequest, calls: Sequence[PlannedCall]) -> 
             search = next(tool for tool in tools if tool.name == finder)
             draft.call(search, json_text({"query": "|".join([tool.name for tool in hidden])}))
             tools = [replace(tool, found_by="") if tool in hidden else tool for tool in tools]
-            called.append(finder)
-    if len(called) == len(request.called):
-        return request
-    results = (*request.results, *[""] * (len(called) - len(request.called)))
-    return replace(request, tools=tuple(tools), called=tuple(called), results=results)
+            searched.append(finder)
+    return _after_calls(request, searched, tools=tuple(tools)) if searched else request
 
 
-def _with_called(request: ReplyRequest, names: list[str]) -> dict[str, Any]:
-    """Return the fields of a request in which these tools were called and nothing is forced any more."""
-    forced = request.tool_choice.mode == "required"
-    choice = AUTO if forced else request.tool_choice
-    called, results = request.called, request.results
-    return {"called": (*called, *names), "results": (*results, *[""] * len(names)), "tool_choice": choice}
+def _after_calls(request: ReplyRequest, names: Sequence[str], **changes: Any) -> ReplyRequest:
+    """Return the request, with other changes, in which these tools were called and gave nothing."""
+    results = (*request.results, *[""] * len(names))
+    return replace(request, called=(*request.called, *names), results=results, **changes)
 
 
 def grammar_text(shape: Grammar, seed: int) -> str:
