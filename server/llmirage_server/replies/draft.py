@@ -26,7 +26,7 @@ class StopMatch:
     pieces: list[str]
 
 
-def find_stop(pieces: Sequence[str], stops: Sequence[str], include: bool, min_tokens: int = 0) -> StopMatch | None:
+def find_stop(pieces: Sequence[str], stops: Sequence[str], include: bool, min_tokens: int) -> StopMatch | None:
     """Return the stop string that ends the text first, None when none does.
 
     The match that is complete at the earliest token wins; among those of one token, the one that begins first. Matches
@@ -78,7 +78,7 @@ def ended(reply: Reply, request: ReplyRequest, tokenizer: Tokenizer) -> Reply:
     return _with_end_shown(reply, tokenizer) if request.shows_end else reply
 
 
-def _stopped_at_token(reply: Reply, stop_ids: Sequence[int], include: bool, min_tokens: int = 0) -> Reply:
+def _stopped_at_token(reply: Reply, stop_ids: Sequence[int], include: bool, min_tokens: int) -> Reply:
     """Return the reply up to the first of these tokens after `min_tokens` others, which shows only if `include` is set."""
     wanted = frozenset(stop_ids)
     for place, token in enumerate(reply.ids.tolist()):

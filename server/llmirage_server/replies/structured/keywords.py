@@ -210,8 +210,8 @@ def _check_pattern(value: str) -> None:
         pass  # it is one, of a kind that this server cannot follow
 
 
-def _same(expression: str, check: Callable[[str], object] | None = None) -> StringFormat:
-    return StringFormat(expression, expression, check)
+def _same(expression: str) -> StringFormat:
+    return StringFormat(expression, expression)
 
 
 FORMATS: dict[str, StringFormat] = {

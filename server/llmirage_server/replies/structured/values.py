@@ -62,8 +62,8 @@ _Keys = frozenset[Any] | set[Any]  # of values, as `lookup_key` gives them
 T = TypeVar("T")
 
 
-def value_for(schema: Any, seed: int, name: str = "") -> Any:
-    """Return a value that is valid against the schema (draft 2020-12), chosen by `seed`; `name` is what it stands for.
+def value_for(schema: Any, seed: int) -> Any:
+    """Return a value that is valid against the schema (draft 2020-12), chosen by `seed`.
 
     schema: a JSON Schema or its validator. Raises SchemaError when the schema is none, when nothing satisfies it, or when no
     value was found that does, BudgetError when to find one is too much work.
@@ -74,7 +74,7 @@ def value_for(schema: Any, seed: int, name: str = "") -> Any:
     for attempt in range(_TRIES):
         writer = _ValueWriter(validator, random.Random(f"{seed} {attempt}"), attempt)
         try:
-            value = writer.value(((validator.schema, resolver.scope),), name)
+            value = writer.value(((validator.schema, resolver.scope),))
         except (NoValueError, _TooManyFailuresError) as error:
             problem = problem or str(error)
             continue
