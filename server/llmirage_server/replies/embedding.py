@@ -42,7 +42,7 @@ def embed(text: str, dimensions: int, seed: int = 0) -> Floats:
 
     Costs some tenths of a microsecond a character.
     """
-    plain = _plain(text)
+    plain = same_text(text)
     features = np.sort(_features(_codes(plain), _codes(_WORD.sub(_stem_of, plain))))
     first = np.flatnonzero(np.concatenate([[True], features[1:] != features[:-1]]))
     hashes = features[first]
@@ -57,11 +57,6 @@ def near(text: str, other: str, dimensions: int, seed: int = 0) -> Floats:
     return _unit(5.0 * embed(other, dimensions, seed) + embed(text, dimensions, seed))
 
 
-def same_text(text: str) -> str:
-    """Return the text as equal texts have it: without case and superfluous spaces."""
-    return _plain(text)
-
-
 def shortened(vector: Floats, dimensions: int) -> Floats:
     """Return the first `dimensions` coordinates as a unit vector again."""
     return _unit(vector[:dimensions])
@@ -71,8 +66,8 @@ def _unit(vector: Floats) -> Floats:
     return np.round(vector / np.sqrt(vector @ vector), DECIMALS)
 
 
-def _plain(text: str) -> str:
-    """One space around and between words; case tells nothing."""
+def same_text(text: str) -> str:
+    """Return the text as equal texts have it: without case, with one space around and between words."""
     return f" {' '.join(text.casefold().split())} "
 
 
@@ -201,7 +196,7 @@ def _is_common(words: Hashes) -> npt.NDArray[np.bool_]:
 
 @lru_cache(maxsize=1)
 def _common() -> Hashes:
-    return np.sort(_words(_codes(_plain(_COMMON_WORDS)))[0])  # np.unique would import numpy.ma
+    return np.sort(_words(_codes(same_text(_COMMON_WORDS)))[0])  # np.unique would import numpy.ma
 
 
 @lru_cache(maxsize=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,6 @@ from typing import Any
 import yaml
 
 from llmirage_shared.yaml_lines import LOADER
-
-
-def read_data(name: str) -> Any:
-    """Return the content of a data file."""
-    text = (Path(__file__).parent / "data" / name).read_text("utf-8")
-    return yaml.load(text, LOADER)
-
 
 FLAGGED_FROM = 0.5
 _MOST_JUDGED = 20_000  # characters of all texts of a request beside a reply: other streams must not wait
@@ -73,16 +66,10 @@ def moderated(texts: Sequence[str], model: str) -> list[dict[str, Any]]:
     return [{"type": "moderation_result", "model": model, **judgement(text[:most])} for text in texts]
 
 
-def has_sign_of(text: str, categories: Iterable[str]) -> bool:
-    """Return if an expression of one of these categories is in the text."""
-    plain = " ".join(text.casefold().split())
-    return any(pattern.search(plain) for category in categories for _, pattern in _compiled()[category])
-
-
 @lru_cache(maxsize=1)
 def _compiled() -> dict[str, list[tuple[float, re.Pattern[str]]]]:
     """For each category of data/moderation.yaml weights and expressions."""
-    data = read_data("moderation.yaml")
+    data = yaml.load((Path(__file__).parent / "data" / "moderation.yaml").read_text("utf-8"), LOADER)
     found: dict[str, list[tuple[float, re.Pattern[str]]]] = {}
     for category, lines in data["categories"].items():
         pairs = (line.split(" ", 1) for line in lines.splitlines())
@@ -115,10 +102,11 @@ def is_refused(text: str) -> bool:
 @lru_cache(maxsize=2048)
 def _is_refused(text: str) -> bool:
     """Agents send their task with every turn: each text is looked at once."""
-    plain = text.casefold()
-    if not any(sign in plain for sign in _SIGNS):
+    folded = text.casefold()
+    if not any(sign in folded for sign in _SIGNS):
         return False
-    return has_sign_of(text, REFUSED)
+    plain = " ".join(folded.split())
+    return any(pattern.search(plain) for category in REFUSED for _, pattern in _compiled()[category])
 
 
 def refusal_text(key: int) -> str:

@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus, unquote_plus
 
 from llmirage_server.replies.recordings.recording import event_parts, json_style, write_json
@@ -265,12 +265,13 @@ def _clipped(spans: Sequence[tuple[int, int]], start: int, end: int) -> list[tup
     return [(a - start if a >= start else -1, min(b, end) - start) for a, b in inside]
 
 
-class _JsonEvent:
+class _JsonEvent(NamedTuple):
     """An event whose data is one line of JSON."""
 
-    def __init__(self, before: bytes, data: bytes, after: bytes, value: Any) -> None:
-        self.before, self.data, self.after = before, data, after
-        self.value = value
+    before: bytes
+    data: bytes
+    after: bytes
+    value: Any
 
     @classmethod
     def parse(cls, event: bytes) -> _JsonEvent | None:
