@@ -48,24 +48,24 @@ def with_prompted_form(request: ReplyRequest) -> ReplyRequest:
 def prompted_form(texts: Sequence[str]) -> tuple[Any, bool] | None:
     """Return the last JSON Schema in the texts, if they demand an answer that fits it, and if it stands in a code block."""
     found = [schema for text in texts for schema, _, _ in _schemas(text)]
-    if not found or not any(_DEMAND.search(text) for text in texts):
-        return None
-    try:
-        validator_for(found[-1])
-    except SchemaError:
+    if not found or not any(_DEMAND.search(text) for text in texts) or not _can_be_followed(found[-1]):
         return None
     return found[-1], any(_FENCE.search(text) for text in texts)
+
+
+def _can_be_followed(schema: Any) -> bool:
+    try:
+        validator_for(schema)
+    except SchemaError:
+        return False
+    return True
 
 
 def object_form(texts: Sequence[str]) -> Any:
     """Return the schema of an object for a request that gives none: the prompt's own, else one with its keys."""
     found = [schema for text in texts for schema, _, _ in _schemas(text)]
-    if found:
-        try:
-            validator_for(found[-1])
-            return found[-1]
-        except SchemaError:
-            pass
+    if found and _can_be_followed(found[-1]):
+        return found[-1]
     for text in reversed(texts):
         names = _QUOTED_KEY.findall(_TYPED_KEY.sub(r"`\1`", text))
         if not names and (listed := _LISTED_KEYS.search(text)) is not None:
