@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_server.replies.scripts.reader import FaultReader, script_of
-from llmirage_server.replies.scripts.rule import FINISH_REASONS, ScriptRule, literal
+from llmirage_server.replies.scripts.rule import FINISH_REASONS, ScriptRule, literal, mapped
 from llmirage_shared.settings import ConfigError
 
 # What has no counterpart, because ids, names and times are the server's own: the reply is converted without it.
@@ -277,8 +277,4 @@ def _arguments(value: Any) -> Any:
 
 
 def _literals(value: Any) -> Any:
-    if isinstance(value, str):
-        return literal(value)
-    if isinstance(value, dict):
-        return {name: _literals(item) for name, item in value.items()}
-    return [_literals(item) for item in value] if isinstance(value, list) else value
+    return mapped(value, str, lambda text, _: literal(text))

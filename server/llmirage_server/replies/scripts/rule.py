@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from llmirage_server.replies.draft import Draft, conversation_key, ended, json_text, most_tokens
 from llmirage_server.replies.reply import FinishReason, Reply, ReplyRequest, Tool
@@ -21,6 +21,8 @@ from llmirage_shared.tokens import Tokenizer
 _CHARACTERS, _MOST_STEPS = 16, 62_500  # of a step of planning; of a text, which is copied and becomes tokens
 _NAME = r"\w[\w-]*(?:\.[\w-]+)*"
 _PLACEHOLDER = re.compile(rf"\{{(\{{{_NAME}\}})\}}|\{{({_NAME})\}}")
+T = TypeVar("T")
+
 PLACEHOLDERS: Mapping[str, str] = {
     "user": "the last user message, or the prompt",
     "model": "the model's name in the request",
@@ -156,39 +158,40 @@ def problems_of(name: str, groups: int, named: Sequence[str], results: bool) -> 
         yield f"{{{name}}}: the rule is for requests without tool results; add tool_result to `when`"
 
 
+def mapped(value: Any, kind: type[T], change: Callable[[T, tuple[str, ...]], Any], path: tuple[str, ...] = ()) -> Any:
+    """Return JSON data with all values of a kind changed.
+
+    change: gets such a value and the keys that lead to it; `*` stands for an index.
+    """
+    if isinstance(value, kind):
+        return change(value, path)
+    if isinstance(value, dict):
+        return {key: mapped(item, kind, change, (*path, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [mapped(item, kind, change, (*path, "*")) for item in value]
+    return value
+
+
 def templated(value: Any) -> Any:
     """JSON data with a Template for each text that has placeholders or braces."""
-    if isinstance(value, str):
-        template = Template.of(value)
-        return template if len(template.parts) > 1 or template.parts[0] != value else value
-    if isinstance(value, dict):
-        return {key: templated(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [templated(item) for item in value]
-    return value
+
+    def template(text: str, _: tuple[str, ...]) -> Template | str:
+        found = Template.of(text)
+        return found if len(found.parts) > 1 or found.parts[0] != text else text
+
+    return mapped(value, str, template)
 
 
-def rendered(value: Any, render: Callable[[Template, tuple[str, ...]], Any], path: tuple[str, ...] = ()) -> Any:
-    """JSON data again. render: gets each template and the keys that lead to it; `*` stands for an index."""
-    if isinstance(value, Template):
-        return render(value, path)
-    if isinstance(value, dict):
-        return {key: rendered(item, render, (*path, key)) for key, item in value.items()}
-    if isinstance(value, list):
-        return [rendered(item, render, (*path, "*")) for item in value]
-    return value
+def rendered(value: Any, render: Callable[[Template, tuple[str, ...]], Any]) -> Any:
+    """Return JSON data without templates. render: as `mapped` has it."""
+    return mapped(value, Template, render)
 
 
-def templates_in(value: Any) -> Iterator[Template]:
+def templates_in(value: Any) -> Sequence[Template]:
     """All templates of JSON data."""
-    if isinstance(value, Template):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from templates_in(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from templates_in(item)
+    found: list[Template] = []
+    mapped(value, Template, lambda template, _: found.append(template))
+    return found
 
 
 SCHEMA_FILE = Path(__file__).with_name("script.schema.json")
