@@ -30,6 +30,7 @@ from llmirage_server.replies.scripts.rule import (
     KEYS,
     MOST_RULES,
     MOST_TOKENS,
+    Fallback,
     Script,
     ScriptedCall,
     ScriptedReply,
@@ -249,35 +250,26 @@ class ScriptReader:
 
     def script(self, entries: Iterable[Entry]) -> Script:
         found = self._known(entries, "", FILE_KEYS)
-        if "tools" in found:
-            self._tools = self._guarded(found["tools"].node, "tools", lambda node, _: declared_tools(node.value)) or {}
+        self._tools = self._given(found, "tools", declared_tools) or {}
         vectors: list[tuple[str, ScriptedVector]] = []
         if "embeddings" in found:
             vectors = self._list(found["embeddings"].node, "embeddings", self._vector, may_be_empty=True)
         elif "rules" not in found:
             self._report(0, "rules", "missing: a list of rules, each with `when` and `reply`")
         rules = self._rules(found["rules"].node) if "rules" in found else []
-        fallback = (
-            self._guarded(found["fallback"].node, "fallback", lambda node, _: _one_of(node.value, FALLBACKS))
-            if "fallback" in found
-            else None
-        )
-        return Script([rule for rule in rules if rule is not None], fallback or "generated", vectors=dict(vectors))
+        fallback: Fallback = self._given(found, "fallback", lambda value: _one_of(value, FALLBACKS)) or "generated"
+        return Script([rule for rule in rules if rule is not None], fallback, vectors=dict(vectors))
 
     def _vector(self, node: YamlNode, place: str) -> tuple[str, ScriptedVector]:
         found = self._mapping(node, place, KEYS["embedding"])
         if "text" not in found or len(found.keys() & {"near", "vector"}) != 1:
             self._report(node.line, place, "must have a text, and either near or vector")
-        texts = {
-            name: self._guarded(found[name].node, f"{place}.{name}", lambda node, _: _text(node.value, "")) or ""
-            for name in ("text", "near")
-            if name in found
-        }
-        vector: tuple[float, ...] = ()
-        if "vector" in found:
-            vector = self._guarded(found["vector"].node, f"{place}.vector", lambda node, _: _coordinates(node.value)) or ()
-        where = f"{self._path}:{node.line}" if node.line else f"{self._path} {place}"
-        return same_text(texts.get("text", "")), ScriptedVector(where, vector, texts.get("near", ""))
+        text, near = (self._given(found, name, _text, place) or "" for name in ("text", "near"))
+        vector = self._given(found, "vector", _coordinates, place) or ()
+        return same_text(text), ScriptedVector(self._where(node, place), vector, near)
+
+    def _where(self, node: YamlNode, place: str) -> str:
+        return f"{self._path}:{node.line}" if node.line else f"{self._path} {place}"
 
     def _rules(self, node: YamlNode) -> list[ScriptRule | None]:
         if node.items is not None and len(node.items) > MOST_RULES:
@@ -306,8 +298,7 @@ class ScriptReader:
             when.setdefault("endpoint", EndpointCondition(CONVERSING))
             if len(replies) == 1:
                 when.setdefault("tool_result", ResultCondition(False))
-        where = f"{self._path}:{node.line}" if node.line else f"{self._path} {place}"
-        rule = ScriptRule(where, when, replies, nth)
+        rule = ScriptRule(self._where(node, place), when, replies, nth)
         for problem in rule_problems(rule):
             self._report(node.line, place, problem)
         return rule if len(self._problems) == before else None
@@ -408,7 +399,7 @@ class ScriptReader:
             elif name == "usage":
                 value = self._usage(entry.node, there)
             else:
-                value = self._guarded(entry.node, there, _REPLY_VALUES[name])
+                value = self._given(found, name, _REPLY_VALUES[name], place)
             values[_FIELDS.get(name, name)] = value
         self._check_together(node, place, list(found))
         return ScriptedReply(**{name: value for name, value in values.items() if value is not None or name == "json"})
@@ -426,7 +417,7 @@ class ScriptReader:
         if "name" not in found:
             self._report(node.line, place, "name is missing")
             return ScriptedCall("", {})
-        name = self._guarded(found["name"].node, f"{place}.name", lambda node, _: _word(node.value)) or ""
+        name = self._given(found, "name", _word, place) or ""
         arguments: Any = {}
         if "arguments" in found:
             at = found["arguments"].node
@@ -443,10 +434,7 @@ class ScriptReader:
 
     def _usage(self, node: YamlNode, place: str) -> Mapping[str, int]:
         found = self._mapping(node, place, KEYS["usage"])
-        read = {
-            name: self._guarded(entry.node, f"{place}.{name}", lambda node, _: _whole(node.value, 0))
-            for name, entry in found.items()
-        }
+        read = {name: self._given(found, name, lambda value: _whole(value, 0), place) for name in found}
         return {name: value for name, value in read.items() if value is not None}
 
     def _fault(self, node: YamlNode, place: str) -> Any:
@@ -478,6 +466,12 @@ class ScriptReader:
             self._report(node.line, place, empty)
             return []
         return [read(item, f"{place}[{index}]") for index, item in enumerate(node.items)]
+
+    def _given(self, found: Mapping[str, Entry], name: str, read: Callable[[Any], Any], place: str = "") -> Any:
+        """Return the value of a key, None without one and for a wrong one. place: of the mapping."""
+        if name not in found:
+            return None
+        return self._guarded(found[name].node, f"{place}.{name}" if place else name, lambda node, _: read(node.value))
 
     def _guarded(self, node: YamlNode, place: str, read: Callable[[YamlNode, str], Any]) -> Any:
         try:
@@ -532,8 +526,8 @@ def _whole(value: Any, least: int, most: int | None = None) -> int:
     return number
 
 
-def _seconds(node: YamlNode, _: str) -> float:
-    seconds: float = convert_to((float,), node.value)
+def _seconds(value: Any) -> float:
+    seconds: float = convert_to((float,), value)
     if not 0 <= seconds < float("inf"):
         raise ValueError(f"must be a number of seconds from 0 on, not {seconds:g}")
     return seconds
@@ -550,15 +544,15 @@ def _endpoints(value: Any) -> frozenset[str]:
     return frozenset(_one_of(name, list(ENDPOINTS.values())) for name in names)
 
 
-def _template(node: YamlNode, _: str) -> Template:
-    return Template.of(_text(node.value))
+def _template(value: Any) -> Template:
+    return Template.of(_text(value))
 
 
-_REPLY_VALUES: Mapping[str, Callable[[YamlNode, str], Any]] = {
+_REPLY_VALUES: Mapping[str, Callable[[Any], Any]] = {
     "text": _template,
     "reasoning": _template,
     "refusal": _template,
-    "tokens": lambda node, _: _whole(node.value, 1, MOST_TOKENS),
-    "finish_reason": lambda node, _: _one_of(node.value, FINISH_REASONS),
+    "tokens": lambda value: _whole(value, 1, MOST_TOKENS),
+    "finish_reason": lambda value: _one_of(value, FINISH_REASONS),
     "delay_s": _seconds,
 }
