@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, TypeVar, get_args
 
 from llmirage_server.perf import DeploymentError
-from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, MoeBackend, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GIB, GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
@@ -339,8 +338,7 @@ class Deployment:
 
     @cached_property
     def lora(self) -> LoraCosts:
-        constants = constants_for(self.gpu, self.engine.base)
-        return LoraCosts(self.model, self.gpu, self.engine, constants, self._weights, self.parallel, self.max_lora_rank)
+        return LoraCosts(self.model, self.gpu, self.engine, self._weights, self.parallel, self.max_lora_rank)
 
     @cached_property
     def roofline(self) -> RooflineStep:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmirage_server.perf.catalogue.constants import Constants
+from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import DISK_GB_PER_S, DISK_LATENCY_S, PCIE_LATENCY_S, GpuSpec
 from llmirage_server.perf.catalogue.models import ModelSpec, formats_of
@@ -37,12 +37,11 @@ class LoraCosts:
         model: ModelSpec,
         gpu: GpuSpec,
         engine: Engine,
-        constants: Constants,
         weights: WeightDtype,
         parallel: Parallelism,
         max_rank: int,
     ) -> None:
-        formats = formats_of(model, weights)
+        formats, constants = formats_of(model, weights), constants_for(gpu, engine.base)
 
         def projections(split: Parallelism) -> list[tuple[int, int, int, int]]:
             """Return calls, slices, inputs and outputs of each kind of projection on one rank."""

@@ -114,12 +114,9 @@ def _table(name: str) -> Table | None:
     return cast(Table, json.loads(file.read_text(encoding="utf-8"))["engines"])
 
 
-def constants_for(gpu: GpuSpec, engine: str) -> Constants:
-    """Return what kernels of this GPU reach under this engine; ValueError for one that is not in ENGINES."""
-    if engine not in ENGINES:
-        raise ValueError(f"no constants for engine {engine!r}; known engines: {', '.join(ENGINES)}")
-    twin = gpu.constants_of if gpu.constants_of != gpu.key else None
-    return _constants(gpu.key, twin, gpu.link, gpu.link_bytes_per_s, gpu.reached, engine)
+def _source(words: str, name: str) -> list[tuple[str, Table]]:
+    """Return a data file in words, nothing where there is none."""
+    return [(words, table)] if (table := _table(name)) else []
 
 
 # PCIe cards whose collectives were measured. Machines with one generation of PCIe differ less from each other than two
@@ -127,27 +124,18 @@ def constants_for(gpu: GpuSpec, engine: str) -> Constants:
 _MEASURED_PCIE = ("rtx_pro_6000_server", "l40s")
 
 
-def _pcie_sources(link_bytes_per_s: float) -> list[tuple[str, Table]]:
-    """Return the tables of the measured PCIe card whose link is nearest in speed."""
-
-    def distance(name: str) -> float:
-        return abs(math.log(find_gpu(name).link_bytes_per_s / link_bytes_per_s))
-
-    nearest = min(_MEASURED_PCIE, key=distance)
-    return [(find_gpu(nearest).name, table)] if (table := _table(nearest)) else []
-
-
-@lru_cache(maxsize=256)
-def _constants(
-    key: str, twin: str | None, link_kind: str, link_bytes_per_s: float, reached: Reached | None, engine: str
-) -> Constants:
-    own = [("", table)] if (table := _table(key)) else []
-    twins = [(twin, table)] if twin and (table := _table(twin)) else []
-    kinds = [("class_nvlink", "NVLink GPUs"), ("class_pcie", "PCIe cards")]
-    if link_kind == "pcie":
-        kinds.reverse()
-    classes = [(f"all measured {words}", table) for name, words in kinds if (table := _table(name))]
+def constants_for(gpu: GpuSpec, engine: str) -> Constants:
+    """Return what kernels of this GPU reach under this engine; ValueError for one that is not in ENGINES."""
+    if engine not in ENGINES:
+        raise ValueError(f"no constants for engine {engine!r}; known engines: {', '.join(ENGINES)}")
+    twin = gpu.constants_of if gpu.constants_of != gpu.key else None
+    own, twins = _source("", gpu.key), _source(twin, twin) if twin else []
+    classes = _source("all measured NVLink GPUs", "class_nvlink") + _source("all measured PCIe cards", "class_pcie")
     # A PCIe card of an NVLink chip has another kind of link: its collectives are those of PCIe cards.
-    same_link = twins if twin and find_gpu(twin).link == link_kind else []
-    nearest = _pcie_sources(link_bytes_per_s) if link_kind == "pcie" else []
-    return Constants(engine, own + twins + classes, own + same_link + nearest + classes, reached)
+    of_link = twins if twin and find_gpu(twin).link == gpu.link else []
+    if gpu.link == "pcie":
+        classes.reverse()
+        cards = [find_gpu(name) for name in _MEASURED_PCIE]
+        nearest = min(cards, key=lambda card: abs(math.log(card.link_bytes_per_s / gpu.link_bytes_per_s)))
+        of_link = of_link + _source(nearest.name, nearest.key)
+    return Constants(engine, own + twins + classes, own + of_link + classes, gpu.reached)

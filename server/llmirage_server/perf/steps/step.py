@@ -63,7 +63,7 @@ class RooflineStep:
         max_num_seqs: int = 1,
     ) -> None:
         self._engine, self.ranks, self.stages = engine, parallel.dp, parallel.pp
-        self._constants = used = replace(constants_for(gpu, engine.base), used={})
+        self._constants = constants = constants_for(gpu, engine.base)
         self._queries = 1 + (speculative.num_speculative_tokens if speculative else 0)
         mixture = any(isinstance(group.mlp, Moe) for group in model.groups)
         self._extrapolated = _extrapolated(gpu, parallel) if mixture else []
@@ -72,7 +72,7 @@ class RooflineStep:
             of: ModelSpec, queries: int, parallel: Parallelism = parallel, weights: WeightDtype = weights
         ) -> Setting:
             formats = formats_of(of, weights)
-            return Setting(gpu, used, engine, parallel, formats, formats.mlp, kv_dtype, of.hidden, queries)
+            return Setting(gpu, constants, engine, parallel, formats, formats.mlp, kv_dtype, of.hidden, queries)
 
         ops = _stage_ops(setting(model, self._queries), model)
         draft_ops: list[list[Op]] = []  # the first pass sees the whole step, the others one token a sequence
