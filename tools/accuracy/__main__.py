@@ -25,12 +25,9 @@ from accuracy.constants import constants_table
 from accuracy.document import PARTS, write_document, write_whole_runs
 from accuracy.reduce import reduce_truth
 from accuracy.report import group_of, run_table, table, totals
-from accuracy.runs import REQUIRED, RunsError, load_runs
+from accuracy.runs import DATA, REQUIRED, ROOT, RunsError, load_runs
 from accuracy.saved import load_predictions
 from accuracy.truth import put_right
-
-ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "tests" / "data" / "silicon"
 
 
 def main() -> int:

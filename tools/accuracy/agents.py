@@ -13,7 +13,6 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import NormalDist
@@ -24,11 +23,12 @@ import numpy.typing as npt
 
 from accuracy import engine
 from accuracy.csv_files import read_csv, write_csv
+from accuracy.runs import DATA
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import Request
 from llmirage_server.perf.deployment import Deployment
 
-WORKLOADS = Path(__file__).resolve().parents[2] / "tests" / "data" / "silicon" / "agent_workloads.csv.gz"
+WORKLOADS = DATA / "agent_workloads.csv.gz"
 CLIENTS, BANKING_CLIENTS = 64, 4  # of rows without a record of the client's, like the others of their kind
 CALLS = {"airline": 12.5, "retail": 14.0, "telecom": 20.0}  # of a conversation: requests of the runs / 200 conversations
 OTHER_CALLS = 20.0
@@ -156,13 +156,8 @@ def save_agents(path: Path, runs: Iterable[AgentRun]) -> None:
     write_csv(path, [field.name for field in fields(AgentRun)], map(astuple, runs))
 
 
-def predict_agents(runs: Iterable[AgentRun], processes: int) -> list[AgentPrediction]:
-    """Serve each run by our engine."""
-    with ProcessPoolExecutor(processes) as pool:
-        return list(pool.map(predict, runs))
-
-
 def predict(run: AgentRun) -> AgentPrediction:
+    """Serve the run by our engine."""
     cluster = engine.cluster_of(Deployment.create(**(TAU if run.family == "tau" else QWEN)), prefix_caching=True)
     warmup: list[Request] = []
     if run.family == "tau":

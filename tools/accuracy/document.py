@@ -29,7 +29,7 @@ from accuracy.report import (
     totals,
     worst,
 )
-from accuracy.runs import MeasuredRun, RunsError, load_runs
+from accuracy.runs import DATA, ROOT, MeasuredRun, RunsError, load_runs
 from accuracy.saved import load_predictions, save_predictions, shipped
 from accuracy.sections import (
     AGENTS,
@@ -47,8 +47,8 @@ SPECULATIVE = "speculative.csv.gz"
 SCRIPTED = "scripted.csv.gz"
 _LEFT_OUT = {"family": "family", "gpu": "GPU", "version": "version of the engine", "deployment": "deployment"}
 DISAGGREGATED = "disaggregated.csv.gz"
-PREDICTIONS = Path(__file__).parents[2] / "tests" / "data" / "silicon" / "predictions.csv.gz"
-FIGURES = Path(__file__).parents[2] / "server" / "llmirage_server" / "perf" / "catalogue" / "data" / "bands.json"
+PREDICTIONS = DATA / "predictions.csv.gz"
+FIGURES = ROOT / "server" / "llmirage_server" / "perf" / "catalogue" / "data" / "bands.json"
 
 
 def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int, figures: Path | None = FIGURES) -> None:

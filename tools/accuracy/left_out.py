@@ -15,19 +15,17 @@ import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accuracy.closed_loop import Prediction, engine_of, predict
 from accuracy.report import DENSE, named_table
-from accuracy.runs import MeasuredRun, load_runs
+from accuracy.runs import DATA, MeasuredRun, load_runs
 from accuracy.truth import find_drafted
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.engines.lookup import find_engine
 
-DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "silicon"
 SAMPLE = 7  # runs of each model, GPU and engine that have a say
 # What is published of an engine, or where nothing is the middle of what is of any; docs/accuracy.md names sources.
 START: Mapping[str, float] = {

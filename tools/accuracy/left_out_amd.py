@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import fmean
 
 from accuracy.closed_loop import Prediction, predict
 from accuracy.report import run_table
-from accuracy.runs import MeasuredRun, load_runs
+from accuracy.runs import DATA, MeasuredRun, load_runs
 from llmirage_server.perf.catalogue.gpus import Reached
 
-DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "silicon"
 PLAIN = {"mi300x": ("0.5.12",), "mi355x": ("0.5.8", "0.5.9", "0.5.12")}
 START = Reached(memory=1.0, compute=0.5, launch_us=2.0)
 _MOVES: tuple[Callable[[Reached], Reached], ...] = (

@@ -8,8 +8,6 @@ The tables are those of perf-overview.md of 1.0 (docs/source/performance, commit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,11 +71,6 @@ class Reached:
     @property
     def error(self) -> float:
         return self.output_tokens_per_s / self.run.output_tokens_per_s - 1
-
-
-def reach_all(runs: Iterable[PublishedThroughput], processes: int) -> list[Reached]:
-    with ProcessPoolExecutor(processes) as pool:
-        return list(pool.map(reach, runs, chunksize=4))
 
 
 def reach(run: PublishedThroughput) -> Reached:

@@ -18,6 +18,8 @@ MAY_BE_ZERO = (
     "requests", "warmup", "output_tokens_per_s", "drafts", "enable_chunked_prefill", "async_scheduling", "cold_start",
     "enable_mixed_chunk", "allreduce_fusion", "batch_wait_timeout_iters",
 )  # fmt: skip
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data" / "silicon"
 REQUIRED = ("engine", "model", "gpu", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from accuracy.agents import AgentPrediction, AgentRun, predict_agents
+from accuracy.agents import AgentPrediction, AgentRun, predict
 from accuracy.csv_files import read_as
 from accuracy.errors import Spread, grouped
 from accuracy.logged_memory import logged_rows
-from accuracy.max_throughput import PublishedThroughput, Reached, reach_all
+from accuracy.max_throughput import PublishedThroughput, Reached, reach
 from accuracy.report import table
 
 TEXT = Path(__file__).with_name("text")
@@ -20,7 +21,8 @@ MAX_THROUGHPUT = "max_throughput.csv.gz"
 
 def agents_section(data: Path, processes: int) -> str:
     """Prefix caches: hit rate and TTFT of each run, then both by family."""
-    found = predict_agents(read_as(AgentRun, data / AGENTS), processes)
+    with ProcessPoolExecutor(processes) as pool:
+        found = list(pool.map(predict, read_as(AgentRun, data / AGENTS)))
     rows = []
     for p in found:
         run = p.run
@@ -56,7 +58,8 @@ def _compared(measured: float, ours: float) -> list[str]:
 
 def max_throughput_section(published: Path, processes: int) -> str:
     """NVIDIA's published maximum throughput: by kind of model, then by column of its tables."""
-    found = reach_all(read_as(PublishedThroughput, published), processes)
+    with ProcessPoolExecutor(processes) as pool:
+        found = list(pool.map(reach, read_as(PublishedThroughput, published), chunksize=4))
     usable = [r for r in found if not r.problem]
     lines = [
         text("max-throughput"),
