@@ -164,12 +164,11 @@ PROBE_TIMEOUT_S = 2.0
 class EndpointInfo:
     """kind: llmirage and vllm take token ids as prompts of /completions. models: names it serves, in its order.
 
-    max_model_len: the first model's context length in tokens, where it is told. error: why nothing could be learned.
+    error: why nothing could be learned.
     """
 
     kind: Literal["llmirage", "vllm", "other"] = "other"
     models: list[str] = field(default_factory=list)
-    max_model_len: int | None = None
     error: str | None = None
 
 
@@ -195,8 +194,7 @@ async def probe(target: EndpointTarget, timeout_s: float = PROBE_TIMEOUT_S) -> E
     entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
     models = [entry["id"] for entry in entries if isinstance(entry.get("id"), str)]
     owners = {entry.get("owned_by") for entry in entries}
-    limits = [entry["max_model_len"] for entry in entries if isinstance(entry.get("max_model_len"), int)]
     kind: Literal["llmirage", "vllm", "other"] = (
         "llmirage" if "llmirage" in owners else "vllm" if "vllm" in owners else "other"
     )
-    return EndpointInfo(kind, models, limits[0] if limits else None)
+    return EndpointInfo(kind, models)

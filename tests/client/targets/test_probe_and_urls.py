@@ -10,10 +10,7 @@ from llmirage_client.settings.endpoint import normalise_url
 from llmirage_client.targets.http import HttpTarget, StartGate
 
 MODELS = [
-    (
-        b'{"data": [{"id": "a", "owned_by": "llmirage", "max_model_len": 4096}, {"id": "b"}]}',
-        EndpointInfo("llmirage", ["a", "b"], 4096),
-    ),
+    (b'{"data": [{"id": "a", "owned_by": "llmirage"}, {"id": "b"}]}', EndpointInfo("llmirage", ["a", "b"])),
     (b'{"data": [{"id": "a", "owned_by": "vllm"}]}', EndpointInfo("vllm", ["a"])),
     (b'{"data": [{"id": "a", "owned_by": "someone"}]}', EndpointInfo("other", ["a"])),
     (b'{"data": 3}', EndpointInfo()),
