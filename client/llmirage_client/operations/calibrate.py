@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
-from llmirage_client.calibrate.calibration import Calibration, Errors, Fitted
+from llmirage_client.calibrate.calibration import Calibration, Errors, Fitted, Simulate
 from llmirage_client.calibrate.calibration import calibrate as fit_factors
 from llmirage_client.calibrate.measured_run import (
     MeasuredRun,
@@ -49,31 +50,25 @@ def changed_fields(profile: Mapping[str, Any], named: Mapping[str, Any], values:
     return own | {name: _rounded(value) for name, value in values.items() if _rounded(value) != named[name] or name in own}
 
 
-class Replays:
-    """Serves the requests of measured runs on a cluster with changed factors. A context, as it writes engine files."""
+@contextmanager
+def replays(
+    config: ClusterConfig, profile: Mapping[str, Any], named: Mapping[str, Any], runs: Sequence[MeasuredRun]
+) -> Iterator[Simulate]:
+    """Yield a function that serves the requests of measured runs on a cluster with changed factors.
 
-    def __init__(
-        self, config: ClusterConfig, profile: Mapping[str, Any], named: Mapping[str, Any], runs: Sequence[MeasuredRun]
-    ):
-        self._config, self._profile, self._named, self._runs = config, profile, named, runs
-        self._made = 0
+    It returns for each run TTFT, TPOT and latency of its requests, s. It writes engine files.
+    """
+    numbers = count(1)  # each file has a name of its own, as plans are cached by the names in a configuration
+    with tempfile.TemporaryDirectory(prefix="llmirage-") as folder:
 
-    def __enter__(self) -> Replays:
-        self._folder = tempfile.TemporaryDirectory(prefix="llmirage-")
-        return self
+        def serve(values: Mapping[str, float]) -> list[dict[str, Floats]]:
+            file = Path(folder) / f"{next(numbers)}.yaml"
+            fields = changed_fields(profile, named, {}) | {name: float(value) for name, value in values.items()}
+            file.write_text(engine_text(profile["base"], fields), encoding="utf-8")
+            changed = with_engine(config, str(file), profile["block_size"])
+            return [_figures(changed, run) for run in runs]
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._folder.cleanup()
-
-    def __call__(self, values: Mapping[str, float]) -> list[dict[str, Floats]]:
-        """Return for each run TTFT, TPOT and latency of its requests, s."""
-        self._made += 1  # a name of its own, as plans are cached by the names in a configuration
-        file = Path(self._folder.name) / f"{self._made}.yaml"
-        exact = {name: float(value) for name, value in values.items()}
-        fields = changed_fields(self._profile, self._named, {}) | exact
-        file.write_text(engine_text(self._profile["base"], fields), encoding="utf-8")
-        config = with_engine(self._config, str(file), self._profile["block_size"])
-        return [_figures(config, run) for run in self._runs]
+        yield serve
 
 
 def _figures(config: ClusterConfig, run: MeasuredRun) -> dict[str, Floats]:
@@ -135,8 +130,8 @@ def calibrate(runs: Sequence[str], settings: CalibrateSettings) -> EngineFit:
     found[0].notes.extend([*unknown_names(found), *unchecked(config, found), *(f"{sentence}." for sentence in idle)])
     named = named_fields(profile["base"])
     try:
-        with Replays(config, profile, named, found) as replays:
-            result = fit_factors(found, replays, profile, [_SHORT[name] for name in settings.fit])
+        with replays(config, profile, named, found) as serve:
+            result = fit_factors(found, serve, profile, [_SHORT[name] for name in settings.fit])
     except (ValueError, ConfigError) as error:
         _refuse(str(error))
     deployment = plan_of(config)[0].deployment.describe()

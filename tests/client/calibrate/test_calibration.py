@@ -14,7 +14,7 @@ from llmirage_client.calibrate.calibration import FactorFit, System, calibrate
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRunError, read_measured
 from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
-from llmirage_client.operations.calibrate import Replays, changed_fields, engine_text
+from llmirage_client.operations.calibrate import changed_fields, engine_text, replays
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.simulate.simulation import simulate
 from llmirage_client.simulator.engine import ClusterConfig
@@ -52,8 +52,8 @@ def test_the_requests_of_a_run_are_served_again_as_they_were(folder: Path) -> No
     config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
     profile = engine_fields(config)
     values = {"decode_scale": 1.3, "prefill_scale": 0.8, "front_end_ms": 5.0, "host_step_ms": 0.5}
-    with Replays(config, profile, profile, [run]) as replays:
-        [answer] = replays(values)
+    with replays(config, profile, profile, [run]) as serve:
+        [answer] = serve(values)
     for name in FIGURES:
         np.testing.assert_allclose(answer[name], run.figures[name], rtol=1e-5)
 
@@ -89,8 +89,8 @@ def test_a_machine_that_is_late_now_and_then_does_not_count_as_front_end(folder:
     figures = {"ttft": run.figures["ttft"] + late_s, "tpot": run.figures["tpot"], "latency": run.figures["latency"] + late_s}
     config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
     profile = engine_fields(config)
-    with Replays(config, profile, profile, [replace(run, figures=figures)]) as replays:
-        values = calibrate([replace(run, figures=figures)], replays, profile).values
+    with replays(config, profile, profile, [replace(run, figures=figures)]) as serve:
+        values = calibrate([replace(run, figures=figures)], serve, profile).values
     assert late_s.mean() > 0.001
     assert values["decode_scale"] == pytest.approx(1.3, rel=0.01)
     assert values["prefill_scale"] == pytest.approx(0.8, rel=0.03)
@@ -105,8 +105,8 @@ def test_requests_of_one_moment_keep_the_order_in_which_they_went_out(tmp_path: 
     write_artifacts(simulation.result, tmp_path / "run", metrics=simulation.metrics)
     run = read_measured(str(tmp_path / "run"))
     assert np.count_nonzero((run.requests.due_s == 0) & (run.requests.after < 0)) == 8
-    with Replays(config, engine_fields(config), engine_fields(config), [run]) as replays:
-        [answer] = replays({})
+    with replays(config, engine_fields(config), engine_fields(config), [run]) as serve:
+        [answer] = serve({})
     for name in FIGURES:
         np.testing.assert_allclose(answer[name], run.figures[name], rtol=1e-4)
 
@@ -306,8 +306,8 @@ def test_a_factor_of_which_single_requests_show_nothing_is_not_fitted(folder: Pa
     run = read_measured(str(folder / "run"))
     config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
     profile = engine_fields(config)
-    with Replays(config, profile, profile, [run]) as replays:
-        result = calibrate([run], replays, profile)
+    with replays(config, profile, profile, [run]) as serve:
+        result = calibrate([run], serve, profile)
     [front_end] = [one for one in result.fitted if one.factor.name == "front_end_ms"]
     assert front_end.why_not is not None
     assert (front_end.after, front_end.uncertainty) == (front_end.before, None)
