@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -130,18 +131,6 @@ class RunPlan:
     spread: Spread | None
 
 
-@dataclass(slots=True, frozen=True)
-class Zero:
-    """The moment from which the run's files count time, on both clocks of this process."""
-
-    s: float
-    unix_s: float
-
-    @classmethod
-    def now(cls) -> Zero:
-        return cls(time.monotonic(), time.time())
-
-
 @dataclass(frozen=True, slots=True)
 class RunWatch:
     """Who watches a run. progress: makes what shows it. stoppable: lets the user stop it; what it returns undoes that.
@@ -191,7 +180,7 @@ class OneRun:
         self._shown = plan.shown
         self._spread = plan.spread
         self._watch = watch
-        self._zero = Zero.now()
+        self._zero = (math.nan, math.nan)  # from which the run's files count time, on both clocks of this process
         self._long_schedule = long_schedule(workload, options)
         self._notes = [] if self._long_schedule is None else [self._long_schedule]
         self._deployment = list(endpoint.deployment)
@@ -312,8 +301,8 @@ class OneRun:
             raise RefusedError(str(WorkloadError(self._workload.path, problems)))
 
     def _open_records(self, target: EndpointTarget) -> None:
-        self._zero = Zero(target.now(), time.time())
-        clock = RunClock(self._zero.s, self._zero.unix_s, self.options.speed)
+        self._zero = (target.now(), time.time())
+        clock = RunClock(*self._zero, self.options.speed)
         try:
             self.records = RecordWriter(self._folder(self.options), clock, self._about())
         except OSError as error:
@@ -379,19 +368,32 @@ class OneRun:
         return over
 
     async def _send_spread(self, spread: Spread) -> RunResult:
+        """Send the run by several workers. Raises RefusedError, WorkerFailure."""
         assert self.records is not None
         progress = self._progress()
-        job = Job(self._workload, self.options, self._endpoint)
         try:
-            result, self.roots_taken = await send_spread(
-                spread, job, self._zero, self.records, progress, self._watch.stoppable
-            )
+            crew, wanted = await asyncio.to_thread(spread.crew)
+            most, why = most_workers(self._workload, self.options)
+            count = min(wanted, most)
+            job = Job(self._workload, self.options, self._endpoint)
+            conductor = Conductor(crew, job, count, self.records, *self._zero, progress, progress.start)
+            restore_signals = self._watch.stoppable(conductor)
+            try:
+                parts = await asyncio.to_thread(conductor.run)
+            finally:
+                progress.stop()
+                restore_signals()
         except CrewError as error:
             raise RefusedError(str(error)) from None
         except WorkerFailure as error:
             if error.refused:
                 raise RefusedError(str(error)) from None
             raise
+        self.roots_taken = max((part.finished.roots_taken for part in parts if part.finished is not None), default=0)
+        start_unix_ns = self.records.clock.start_unix_ns
+        result = merged(parts, self._workload, self.options, conductor.start_s, start_unix_ns, conductor.cancel_reason)
+        if count < wanted and spread.workers is not None:
+            result.notes.append(f"{count} of {wanted} workers were used: {why} gives no more of them something to do.")
         return result
 
 
@@ -405,36 +407,6 @@ class _Shown:
     def cancel(self, reason: str) -> None:
         self.progress.interrupt()
         self.run.cancel(reason)
-
-
-async def send_spread(
-    spread: Spread,
-    job: Job,
-    zero: Zero,
-    records: RecordWriter,
-    progress: Progress,
-    cancel_on_signals: Callable[[Stoppable], Callable[[], Any]],
-) -> tuple[RunResult, int]:
-    """Return the result, and how far the order of roots has been followed. Raises CrewError, WorkerFailure.
-
-    cancel_on_signals: lets Ctrl-C cancel the run; what it returns undoes that.
-    """
-    crew, wanted = await asyncio.to_thread(spread.crew)
-    most, why = most_workers(job.workload, job.options)
-    count = min(wanted, most)
-    conductor = Conductor(crew, job, count, records, zero.s, zero.unix_s, progress, progress.start)
-    restore_signals = cancel_on_signals(conductor)
-    try:
-        parts = await asyncio.to_thread(conductor.run)
-    finally:
-        progress.stop()
-        restore_signals()
-    result = merged(
-        parts, job.workload, job.options, conductor.start_s, records.clock.start_unix_ns, conductor.cancel_reason
-    )
-    if count < wanted and spread.workers is not None:
-        result.notes.append(f"{count} of {wanted} workers were used: {why} gives no more of them something to do.")
-    return result, max((p.finished.roots_taken for p in parts if p.finished is not None), default=0)
 
 
 def most_workers(workload: Workload, options: RunOptions) -> tuple[int, str]:
