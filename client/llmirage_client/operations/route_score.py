@@ -101,8 +101,7 @@ def route_scores(run: str, stamps: str, settings: RouteScoreSettings, cluster: C
 
     def simulated(**overrides: Any) -> list[Record]:
         routed = replace(cluster, overrides={**cluster.overrides, **overrides})
-        given = {name: getattr(traffic, name) for name in TrafficSettings.__dataclass_fields__}
-        return simulate(workload, SimulateSettings(**given, cluster=routed)).result.records
+        return simulate(workload, replace(traffic, cluster=routed)).result.records
 
     best = simulated(**_INFINITE_CACHE)
     bounds = Bounds(config)
@@ -160,13 +159,13 @@ def _tokens(record: Record) -> tuple[int, int, int]:
     return prompt, hit, reply
 
 
-def _traffic(result: RunResult) -> TrafficSettings:
-    """Return the workload and the load of a run as its files have them."""
+def _traffic(result: RunResult) -> SimulateSettings:
+    """Return a simulation of the workload and the load of a run, as its files have them."""
     given: dict[str, Any] = {}
     for name, about in settings_of(TrafficSettings).items():
         if (value := result.options.get(name)) is not None:
             given[about.field] = (value,) if about.several else tuple(value) if isinstance(value, list) else value
-    return TrafficSettings(**given)
+    return SimulateSettings(**given)
 
 
 def _names(routers: str | None) -> list[str]:

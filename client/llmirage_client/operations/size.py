@@ -133,7 +133,7 @@ def _size(
         notes.append(f"Ranked by GPUs, not by cost: the price of {unknown} is not known (--price).")
     if settings.disaggregated and source.lengths is None:
         _refuse("--disaggregated needs requests in token counts: lengths, or a file of them")
-    trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, _on_trial(progress))
+    trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, progress.update_of)
     terms = Terms(prices, goal, settings.max_gpus, settings.runners_up)
     with progress:
         sizing = find_size(base, shapes, refused, trials, terms, progress.begin)
@@ -187,7 +187,7 @@ def _max_rate(file: str | Workload | None, settings: SizeSettings, progress: Sim
     if (users := settings.concurrency) is not None and users > 1:
         notes.append(f"--concurrency {users:,} asks for a number of users; with --max-rate the number itself says nothing.")
     notes += _of_workload(source, settings.concurrency and _MANY)
-    trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, _on_trial(progress))
+    trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, progress.update_of)
     gpus = gpus_of(base) if base.pools else [shape.gpu for shape in shapes]
     prices, price_source = _prices(gpus, settings)
     with progress:
@@ -412,16 +412,6 @@ def _prices(of: Iterable[str], settings: SizeSettings) -> tuple[dict[str, float]
         return read_prices(settings.price, gpus)
     except ConfigError as error:
         _refuse(str(error))
-
-
-def _on_trial(progress: SimulationProgress) -> Callable[[int, int, float], None]:
-    """Return a callback that reports how far the simulation of a deployment is."""
-
-    def on_trial(over: int, planned: int, reached_s: float) -> None:
-        progress.plan(planned)
-        progress.update(over, reached_s)
-
-    return on_trial
 
 
 def _refuse(problem: str) -> NoReturn:

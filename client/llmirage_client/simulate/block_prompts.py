@@ -93,7 +93,7 @@ class BlockPrompts:
                     before, content = (frame.system[0],), (whole,)
         pieces = (*before, *content)
         end = sum(map(len, pieces))
-        key = b"".join((*pieces, frame.tail, self._replies.fresh(output_tokens)))  # long prompts are copied once
+        key = b"".join((*pieces, frame.tail, self._replies.stretch(output_tokens)))  # long prompts are copied once
         if turn_index + 1 < len(session.turns) and session.mode == "accumulate":
             self._histories[conversation.number] = (key, frame.after_reply), (memoryview(key)[:end], frame.after_message)
         return key, (end + len(frame.tail)) // _ID_BYTES

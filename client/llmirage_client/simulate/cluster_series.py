@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.simulator.engine import Cluster, Reading, ScalingDecision, ServedPool, StepShares
-
-Floats = npt.NDArray[np.float64]
+from llmirage_shared.statistics import Floats
 
 MOST_SAMPLES = 256
 _FIRST_EVERY_S = 0.25

@@ -106,14 +106,15 @@ class SimulationProgress(StatusLine):
             self._draw(self._clock())
         self.update(0, 0.0)
 
-    def plan(self, total: int) -> None:
-        """Set the total of requests."""
-        self._total = lambda: total
-
     def update(self, done: int, reached_s: float, rows: Sequence[TokenRow] = ()) -> None:
         """Set the number of finished requests, the cluster's time, and those requests, where figures are wanted."""
         self._done, self._reached_s, self._rows = done, reached_s, rows
         self._draw_if_due()
+
+    def update_of(self, done: int, total: int, reached_s: float) -> None:
+        """Set the number of finished requests, that of all, and the cluster's time."""
+        self._total = lambda: total
+        self.update(done, reached_s)
 
     def stop(self) -> None:
         """Remove the line from a terminal. Safe to call twice."""

@@ -126,11 +126,6 @@ def report_series(series: ClusterSeries) -> ClusterLevels:
     )
 
 
-def write_series(series: ClusterSeries, folder: Path) -> Path:
-    """Write the series to the folder; return its path. Raises OSError."""
-    return report_series(series).write(folder)
-
-
 def _instances(series: ClusterSeries, totals: Totals, queues: Sequence[InstanceQueue]) -> Block:
     table = plain_table("instance", "busy", "batch", "most", "waiting", "most", "KV used", "most", "cache hits", "preempted")
     states = {

@@ -54,17 +54,13 @@ class TokenStreams:
             ids = spec.input_ids
             if self._variation is not None:
                 ids = self._variation.prompt_ids(conversation.session, ids)
-            return ids.tobytes() + self._stretch(spec.output_tokens), spec.input_tokens
+            return ids.tobytes() + self.stretch(spec.output_tokens), spec.input_tokens
         key = self._prompt(conversation, turn_index, spec.input_tokens, spec.output_tokens)
         if turn_index + 1 < len(turns) or turns[turn_index].branches:
             self._contexts[conversation.number] = key, spec.input_tokens * TOKEN_BYTES
         elif turn_index:  # its last turn
             self._contexts.pop(conversation.number, None)
         return key, spec.input_tokens
-
-    def fresh(self, tokens: int) -> bytes:
-        """Return `tokens` unique ids."""
-        return self._stretch(tokens)
 
     def prompt(self, conversation: Conversation, index: int, spec: TokenSpec) -> bytes:
         """Return the ids of the prompt alone: the reply comes from elsewhere, see `replied_with`."""
@@ -88,18 +84,18 @@ class TokenStreams:
     def _prompt(self, conversation: Conversation, index: int, wanted: int, fresh: int) -> bytes:
         """Return a prompt of `wanted` tokens, and `fresh` unique ids behind it."""
         if not self._shares:
-            return self._stretch(wanted + fresh)
+            return self.stretch(wanted + fresh)
         before, more = b"", wanted
         if index or conversation.parent is not None:
             before = self._before(conversation, wanted * TOKEN_BYTES)
             more = wanted - len(before) // TOKEN_BYTES
             if more <= 0:
-                return before[: wanted * TOKEN_BYTES] + self._stretch(fresh)
+                return before[: wanted * TOKEN_BYTES] + self.stretch(fresh)
         place = conversation.session.id, conversation.session.repeat, index
         known = self._places.get(place)
         if known is not None and known[1] >= more:
-            return self._stretch(more, known[0], before) + self._stretch(fresh)
-        ids = self._stretch(more + fresh, None, before)
+            return self.stretch(more, known[0], before) + self.stretch(fresh)
+        ids = self.stretch(more + fresh, None, before)
         self._places[place] = self._last_id, more
         return ids
 
@@ -113,7 +109,7 @@ class TokenStreams:
             return self._contexts.get(conversation.parent.number, (b"", 0))[0]
         return b""
 
-    def _stretch(self, tokens: int, first: int | None = None, before: bytes = b"") -> bytes:
+    def stretch(self, tokens: int, first: int | None = None, before: bytes = b"") -> bytes:
         """Return `before` and `tokens` ids behind it that begin with `first`; None: with an id that no other stretch has.
 
         Caches share common prefixes: stretches that begin with different ids have nothing in common, though they continue

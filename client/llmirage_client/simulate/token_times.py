@@ -27,11 +27,8 @@ from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.request_metrics import all_request_columns, parse_goodput
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
 from llmirage_client.workload.session import NOBODY, Tenant
-from llmirage_shared.statistics import PERCENTILES, Summary
+from llmirage_shared.statistics import PERCENTILES, Bools, Floats, Ints, Summary
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Span = tuple["array[float]", int, int]
 Gaps = tuple[Floats, Ints]  # values, and how often each occurs
 

@@ -5,8 +5,9 @@ Names and rules are those of `llmirage serve` and of cluster files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import click
@@ -15,7 +16,6 @@ from llmirage_server.config import (
     ALIASES,
     SETTINGS,
     ClusterConfig,
-    InstanceSettings,
     canonical_name,
     did_you_mean,
     ineffective,
@@ -82,19 +82,10 @@ def setting_names() -> list[str]:
     return [*SETTINGS, *ALIASES, *BLOCKS]
 
 
-def check_effect(configs: Iterable[InstanceSettings]) -> None:
-    """As that of the server, for clusters without one."""
-    ineffective.check_effect(configs, simulated=True)
-
-
-def effect_notes(configs: Iterable[InstanceSettings]) -> list[str]:
-    """As that of the server, for clusters without one."""
-    return ineffective.effect_notes(configs, simulated=True)
-
-
-def without_effect(configs: Iterable[InstanceSettings], harmless: bool = False) -> dict[str, str]:
-    """As that of the server, for clusters without one."""
-    return ineffective.without_effect(configs, True, harmless)
+# As those of the server, for clusters without one.
+check_effect = partial(ineffective.check_effect, simulated=True)
+effect_notes = partial(ineffective.effect_notes, simulated=True)
+without_effect = partial(ineffective.without_effect, simulated=True)
 
 
 @dataclass(frozen=True, kw_only=True)

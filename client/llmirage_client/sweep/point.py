@@ -18,7 +18,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import judge, parse_slo
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.settings.run import as_key, run_options, with_distinct_conversations
-from llmirage_client.simulate.report import write_series
+from llmirage_client.simulate.report import report_series
 from llmirage_client.simulate.saturation import idle_models, in_step, start_burst
 from llmirage_client.simulate.simulation import Simulation, SimulationError, Window, simulate
 from llmirage_client.simulate.summary import SHOWN_STATISTICS
@@ -107,8 +107,7 @@ def _row(task: Task) -> dict[str, Any]:
         row |= {"status": "failed", "reason": errors[0].error.message if errors else "no request was answered"}
     if task.runs is not None:
         write_artifacts(simulation.result, Path(task.runs), metrics=simulation.metrics)
-        if simulation.series is not None:
-            write_series(simulation.series, Path(task.runs))
+        report_series(simulation.series).write(Path(task.runs))
     return row | {"series": series_of(simulation)}
 
 
@@ -138,8 +137,6 @@ def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]
 def series_of(simulation: Simulation) -> dict[str, list[float]]:
     """Return the whole cluster over time, at SERIES_SAMPLES moments at most."""
     series = simulation.series
-    if series is None or not series.time_s.size:
-        return {}
     picks = np.unique(np.linspace(0, series.time_s.size - 1, SERIES_SAMPLES).astype(int))
     return {
         "time_s": _short(series.time_s[picks]),

@@ -192,9 +192,8 @@ def test_many_parts_are_announced_at_once_and_the_bar_goes_by_them() -> None:
         assert "[------------------------] 1 of 4, h100_sxm TP1: 0 requests" in drawn(leader)
         clock.now += 1.0
         progress.begin("h100_sxm TP2", 1, 4)
-        progress.plan(100)
         clock.now += 1.0
-        progress.update(50, 10.0)
+        progress.update_of(50, 100, 10.0)
         assert "[######------------------] 2 of 4, h100_sxm TP2: 50 of 100 requests" in drawn(leader)
         progress.stop()
         assert drawn(leader) == "\r\x1b[K"

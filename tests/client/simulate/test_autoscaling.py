@@ -7,7 +7,7 @@ import pytest
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.run_folder import read_cluster_series
-from llmirage_client.simulate.report import write_series
+from llmirage_client.simulate.report import report_series
 from llmirage_client.simulate.simulation import Simulation, simulate
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.workload.synthetic_load import synthetic_load
@@ -54,7 +54,7 @@ def test_only_what_is_there_is_paid_for(tmp_path: Path) -> None:
     assert scaled.summary["failed_requests"] == 0
     assert scaled.series is not None
     assert scaled.bill.gpu_hours >= scaled.summary["duration_s"] / 3600
-    write_series(scaled.series, tmp_path)
+    report_series(scaled.series).write(tmp_path)
     series = read_cluster_series(tmp_path)
     assert series is not None
     assert {"accepts requests", "starts up", "drains"} <= series.levels.keys()

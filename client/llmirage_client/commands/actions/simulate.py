@@ -23,7 +23,7 @@ from llmirage_client.report.files import suite_name, write_junit
 from llmirage_client.report.output_files import check_unused, new_folder, open_page
 from llmirage_client.report.screen import print_blocks, print_table
 from llmirage_client.settings.simulation import RouteScoreSettings
-from llmirage_client.simulate.report import cluster_blocks, report_series, write_series, write_trace
+from llmirage_client.simulate.report import cluster_blocks, report_series, write_trace
 from llmirage_client.simulate.simulation import Simulation, own_process
 from llmirage_client.simulator.cluster_settings import ClusterSettings
 from llmirage_shared.plural import plural
@@ -129,9 +129,7 @@ def _write(simulation: Simulation, artifact_dir: str | None, records: bool | Non
     files = run_files.write_artifacts(
         result, folder, metrics=simulation.metrics, columns=simulation.columns, each_request=each_request
     )
-    if simulation.series is not None:
-        files.append(write_series(simulation.series, folder))
-    return files
+    return [*files, report_series(simulation.series).write(folder)]
 
 
 def route_score(run: str, stamps: str, json: bool, **given: Any) -> None:
