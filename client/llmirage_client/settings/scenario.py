@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 from llmirage_client.load.options import LaneOptions
 from llmirage_client.measure.metrics import MLPERF
 from llmirage_client.settings.load import TrafficSettings
+from llmirage_client.settings.run import first
 from llmirage_shared.plural import plural
 from llmirage_shared.settings import InputRefused
 
@@ -140,11 +141,11 @@ def _of_random_prompts(settings: TrafficSettings, format: str | None) -> _Found:
         soft.append("WORKLOAD: required none: prompts are random, of --isl tokens")
     if str(settings.turns) != "1":
         soft.append(f"--turns: got {settings.turns}, required 1")
-    slots = _first(settings.concurrency)
+    slots = first(settings.concurrency)
     asked = {
         "requests": (settings.requests, _REQUESTS_A_SLOT),
-        "request_count": (_first(settings.request_count), _REQUESTS_A_SLOT),
-        "num_conversations": (_first(settings.num_conversations), _REQUESTS_A_SLOT),
+        "request_count": (first(settings.request_count), _REQUESTS_A_SLOT),
+        "num_conversations": (first(settings.num_conversations), _REQUESTS_A_SLOT),
         "warmup_request_count": (settings.warmup_request_count, _WARM_UPS_A_SLOT),
     }
     for name, (got, each) in asked.items():
@@ -187,10 +188,6 @@ def _of_recorded_conversations(settings: TrafficSettings, format: str | None) ->
     if getattr(settings, "request_timeout_seconds", None) == _USUAL_TIMEOUT_S:
         given["request_timeout_seconds"] = _TURN_TIMEOUT_S
     return _Found(tuple(hard), tuple(soft), lambda: given)
-
-
-def _first(values: Sequence[int] | None) -> int | None:
-    return values[0] if values else None
 
 
 def _lanes(settings: TrafficSettings) -> LaneOptions:

@@ -211,12 +211,16 @@ def search_grid(grid: list[float] | list[int], run: Callable[[float], Trial], *,
         return trials[amount].met
 
     place = highest_met(grid, met, top_first=top_first)
-    low = -1 if place is None else place
+    return _ended(grid, trials, -1 if place is None else place)
+
+
+def _ended(grid: Sequence[float], trials: Mapping[float, Trial], low: int) -> GridSearch:
+    """Return the result of a search that ended at the place `low`; -1: below the grid. trials: by their loads."""
     clear = [trial for trial in trials.values() if trial.clear]
     return GridSearch(
-        None if place is None else trials[grid[place]],
+        trials[grid[low]] if low >= 0 else None,
         trials[grid[low + 1]] if low + 1 < len(grid) else None,
-        max((trial.amount for trial in clear if trial.met), default=None),
+        max((trial.amount for trial in clear if trial.met and trial.amount <= grid[max(low, 0)]), default=None),
         min((trial.amount for trial in clear if not trial.met), default=None),
     )
 
@@ -263,13 +267,7 @@ def search_users(
             tried(low - step)
         if high + step < len(grid) and all(trial.met for trial in near.values()):
             tried(high + step)
-    clear = [trial for trial in trials.values() if trial.clear]
-    return GridSearch(
-        trials.get(low),
-        trials.get(high),
-        max((trial.amount for trial in clear if trial.met and trial.amount <= grid[max(low, 0)]), default=None),
-        min((trial.amount for trial in clear if not trial.met), default=None),
-    )
+    return _ended(grid, {grid[place]: trial for place, trial in trials.items()}, low)
 
 
 def _expected(grid: list[int], trials: Mapping[int, Trial], low: int, high: int) -> int | None:
