@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from llmirage_client.measure.slo import Objective, SloError, parse_slo
-from llmirage_client.operations.workload import load_of, load_workload, readable, resolved_scenario, without_file_problem
+from llmirage_client.operations.workload import (
+    load_of,
+    load_workload,
+    readable,
+    resolved_scenario,
+    spread,
+    without_file_problem,
+)
 from llmirage_client.settings.endpoint import PromptSettings
 from llmirage_client.settings.load import ScenarioSettings, TrafficSettings
 from llmirage_client.settings.run import run_options
@@ -335,8 +342,8 @@ def _source(file: str | Workload | None, settings: SizeSettings) -> RequestSourc
             source = file_source(workload)
         else:
             source = synthetic_source(
-                str(settings.isl),
-                str(settings.osl),
+                str(spread(settings.isl, settings.isl_stddev)),
+                str(spread(settings.osl, settings.osl_stddev)),
                 str(settings.turns),
                 str(settings.think_time),
                 settings.shared_prefix,

@@ -119,8 +119,8 @@ def _load_of(file: str | Workload | None, settings: TrafficSettings, conversatio
     each = settings.requests or len(counts) <= 1  # of a sweep's loads
     loads = max(len(settings.concurrency or ()), len(settings.request_rate or ()), 1)
     return synthetic_load(
-        _spread(settings.isl, settings.isl_stddev),
-        _spread(settings.osl, settings.osl_stddev),
+        spread(settings.isl, settings.isl_stddev),
+        spread(settings.osl, settings.osl_stddev),
         requests or 1000,
         turns=settings.turns,
         wait_s=settings.think_time,
@@ -131,7 +131,8 @@ def _load_of(file: str | Workload | None, settings: TrafficSettings, conversatio
     )
 
 
-def _spread(length: float | str | None, stddev: float) -> float | str:
+def spread(length: float | str | None, stddev: float) -> float | str:
+    """Return the length with its deviation, as the text of a distribution."""
     assert length is not None  # without_file_problem
     return f"normal(mean={length}, std={stddev:g}, min=1)" if stddev else length
 

@@ -89,6 +89,13 @@ def test_a_size_is_the_commands() -> None:
     assert (result.answered, result.answer.gpu, result.answer.gpus) == (True, "l40s", 1)
 
 
+def test_a_size_draws_lengths_that_have_a_deviation() -> None:
+    load = {"model": MODEL, "osl": 16, "request_rate": 5, "slo": "ttft_p99<500ms", "gpus": "l40s", "tps": 1, "requests": 60}
+    result = llmirage.size(isl=256, isl_stddev=64.0, **load)
+    assert result.traffic.requests == "normal(mean=256, std=64, min=1) tokens in, 16 out"
+    assert result.answer == llmirage.size(isl="normal(mean=256, std=64, min=1)", **load).answer
+
+
 def test_a_sweep_takes_data_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = swept()
