@@ -15,7 +15,7 @@ from llmirage_client.measure.columns import filled
 @pytest.mark.parametrize("name", ["MoE 20B", "session users"])
 def test_the_answer_is_that_of_long_simulations(name: str, tmp_path: Path) -> None:
     (mix,) = (mix for mix in MIXES if mix.name == name)
-    sizing = ask(mix, seed=0)
+    sizing, _ = ask(mix, seed=0)
     assert sizing.answer is not None
     known = tmp_path / "truth.json"
     known.write_text(TRUTH.read_text())

@@ -143,14 +143,13 @@ def _size(
     trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, progress.update_of)
     terms = Terms(prices, goal, settings.max_gpus, settings.runners_up)
     with progress:
-        sizing = find_size(base, shapes, refused, trials, terms, progress.begin)
+        sizing = find_size(base, shapes, trials, terms, progress.begin)
         planned = None if day is None else size_day(day, sizing, base, trials, terms, progress.begin)
         pools = None
         if settings.disaggregated:
             asked = cluster_configs(settings.cluster, settings.seed, settings.tokenizer)
             pools = size_pools(steady(asked[0])[0], shapes, trials, terms, progress.begin)
-    considered = [*shapes, *(one.shape for one in refused)]
-    question = Question(base, traffic, objectives, price_source, notes, considered, settings.explain)
+    question = Question(base, traffic, objectives, price_source, notes, shapes, refused, trials.effort, settings.explain)
     return SizeReport(question, sizing, pools) if planned is None else DayReport(question, planned)
 
 
@@ -198,11 +197,9 @@ def _max_rate(file: str | Workload | None, settings: SizeSettings, progress: Sim
     gpus = gpus_of(base) if base.pools else [shape.gpu for shape in shapes]
     prices, price_source = _prices(gpus, settings)
     with progress:
-        found = max_rates(base, shapes, refused, trials, settings.instances or base.instances, progress.begin)
-    considered = [*shapes, *(one.shape for one in refused)]
-    return MaxRateReport(
-        Question(base, traffic, objectives, price_source, notes, considered, settings.explain), found, prices
-    )
+        found = max_rates(base, shapes, trials, settings.instances or base.instances, progress.begin)
+    question = Question(base, traffic, objectives, price_source, notes, shapes, refused, trials.effort, settings.explain)
+    return MaxRateReport(question, found, prices)
 
 
 def _asked(

@@ -24,7 +24,7 @@ from llmirage_client.size.day_file import Day, ScalingPolicy
 from llmirage_client.size.error_margin import least_confident, margins_of, margins_of_answer
 from llmirage_client.size.report import Question, missed_lines, shape_json, usd
 from llmirage_client.size.sizing import Capacity, CapacitySearch, Sizing, Terms
-from llmirage_client.size.trial import Effort, Trial, Trials
+from llmirage_client.size.trial import Trial, Trials
 from llmirage_client.workload.rates import HOUR_S
 from llmirage_shared.plural import rounded
 
@@ -235,7 +235,6 @@ class DaySizing:
     static: DayPlan | None
     autoscaled: DayPlan | None
     others: tuple[DayPlan, ...]
-    effort: Effort
 
 
 def size_day(
@@ -248,7 +247,7 @@ def size_day(
 ) -> DaySizing:
     """Plan the day with the deployments that carry its highest hour. Raises ConfigError, SimulationError."""
     if sizing.answer is None:
-        return DaySizing(day, sizing, None, None, (), trials.effort)
+        return DaySizing(day, sizing, None, None, ())
     rates, plans, loads_of = day.rates, list[DayPlan](), dict[Shape, CarriedLoads]()
     most = sizing.answer.capacity
 
@@ -269,7 +268,7 @@ def size_day(
     enough = {one.capacity.shape: one.capacity.instances for one in (sizing.answer, *sizing.runners_up)}
     best = _simulated(day, plans[0], enough[plans[0].shape], base, trials, progress, plan)
     static = plan(most.shape, [most.instances] * len(rates))
-    return DaySizing(day, sizing, static, best, tuple(plans[1:]), trials.effort)
+    return DaySizing(day, sizing, static, best, tuple(plans[1:]))
 
 
 def _simulated(
@@ -406,7 +405,7 @@ class DayReport:
             "others": [_plan_json(plan) for plan in found.others],
             "hours": self._hours_json(),
             "missed": list(missed_lines(found.sizing)) if found.static is None else [],
-            **self.question.end_json(found.sizing.refused, found.effort),
+            **self.question.end_json(),
         }
 
     def _hours_json(self) -> list[dict[str, Any]]:
@@ -439,7 +438,7 @@ class DayReport:
                 yield ""
             yield from self.lines()
         yield f"Prices: {self.question.price_source}"
-        yield from self.question.end_lines(found.effort)
+        yield from self.question.end_lines()
 
 
 def _usd(plan: DayPlan) -> str:

@@ -14,10 +14,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from llmirage_client.simulator.deployments import InstanceShape, Refused, units
+from llmirage_client.simulator.deployments import InstanceShape, units
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.traffic import missed_unloaded, tpot_limit_s
-from llmirage_client.size.trial import Effort, Trial, Trials, wants_traffic
+from llmirage_client.size.trial import Trial, Trials, wants_traffic
 
 _LOWEST_SHARE = 0.01  # of the most that the roofline allows
 _LOWEST_SHARE_UNKNOWN = 1e-4  # of a rate that was found to be too high, where the roofline says nothing
@@ -42,24 +42,16 @@ class MaxRate:
     between: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MaxRates:
-    """found: by the traffic carried per GPU, the most first."""
-
-    found: tuple[MaxRate, ...]
-    refused: tuple[Refused, ...]
-    effort: Effort
-
-
 def max_rates(
     base: ClusterConfig,
     shapes: Sequence[InstanceShape],
-    refused: Sequence[Refused],
     trials: Trials,
     instances: int,
     progress: Callable[[str, int, int], None] = lambda name, place, count: None,
-) -> MaxRates:
+) -> list[MaxRate]:
     """Return one for each shape, `instances` of it; for a cluster of pools, one for the cluster as it is.
+
+    The first carries the most traffic per GPU.
 
     progress: told the name of each, its place and their count. Raises ConfigError, SimulationError.
     """
@@ -70,7 +62,7 @@ def max_rates(
         progress("the cluster" if shape is None else f"{shape.gpu} {shape.split}", place, len(configs))
         found.append(_max_rate(shape, config, trials))
     found.sort(key=lambda one: -(one.trial.amount / one.trial.figures["gpus"] if one.trial is not None else 0.0))
-    return MaxRates(tuple(found), tuple(refused), trials.effort)
+    return found
 
 
 def _max_rate(shape: InstanceShape | None, config: ClusterConfig, trials: Trials) -> MaxRate:

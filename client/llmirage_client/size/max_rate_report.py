@@ -10,7 +10,7 @@ from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.simulate.saturation import rates_text
 from llmirage_client.simulator.deployments import OF_SPLIT, assumed, hourly_usd, models_of, summary_line
 from llmirage_client.size.error_margin import least_confident, margins_of
-from llmirage_client.size.max_rate import MaxRate, MaxRates
+from llmirage_client.size.max_rate import MaxRate
 from llmirage_client.size.report import (
     Question,
     about_lines,
@@ -29,7 +29,7 @@ class MaxRateReport:
     """prices: USD per hour of one GPU, by its name; of those that are known."""
 
     question: Question
-    rates: MaxRates
+    found: Sequence[MaxRate]
     prices: Mapping[str, float]
 
     @property
@@ -39,7 +39,7 @@ class MaxRateReport:
     @property
     def carried(self) -> list[tuple[MaxRate, Trial]]:
         """Deployments that meet the objectives at some load."""
-        return [(one, one.trial) for one in self.rates.found if one.trial is not None]
+        return [(one, one.trial) for one in self.found if one.trial is not None]
 
     @property
     def answered(self) -> bool:
@@ -54,8 +54,8 @@ class MaxRateReport:
 
     def left_out(self) -> list[tuple[str, str]]:
         """Name and reason of the others."""
-        missed = [(self.name(one), one.reason) for one in self.rates.found if one.trial is None]
-        return missed + refused_rows(self.rates.refused, self.question.explain)
+        missed = [(self.name(one), one.reason) for one in self.found if one.trial is None]
+        return missed + refused_rows(self.question.refused, self.question.explain)
 
     def json(self) -> dict[str, Any]:
         question = self.question
@@ -64,8 +64,8 @@ class MaxRateReport:
             "requests": question.traffic.source.text,
             "kind": question.traffic.kind,
             "slo": [objective.text for objective in question.objectives],
-            "carried": [self._json(one) for one in self.rates.found],
-            **question.end_json(self.rates.refused, self.rates.effort),
+            "carried": [self._json(one) for one in self.found],
+            **question.end_json(),
         }
 
     def _json(self, one: MaxRate) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class MaxRateReport:
             yield ""
             yield from about_lines(margin for _, trial in carried for margin in margins_of(trial))
         yield from (f"{name}: {reason}" for name, reason in self.left_out())
-        *notes, effort = question.end_lines(self.rates.effort)
+        *notes, effort = question.end_lines()
         yield from (*notes, f"Prices: {question.price_source}", effort)
 
     def _table(self, carried: Sequence[tuple[MaxRate, Trial]]) -> Block:

@@ -28,7 +28,6 @@ from llmirage_client.size.report import (
     usd,
 )
 from llmirage_client.size.sizing import Priced
-from llmirage_client.size.trial import Effort
 from llmirage_shared.plural import plural, rounded
 
 _STATES: dict[Confidence, State] = {"safe": "good", "marginal": "warn", "not proven": "warn"}
@@ -82,12 +81,12 @@ def _size_page(report: SizeReport) -> str:
         lines = notes([*about, *about_lines(margins), *notes_of(best, question.traffic)])
         sections.append(Section("Separate prefill and decode", [lines, table(*ratio_rows(report.pools), wrap=(7,))]))
     left_out = [(search.shape.name, search.reason) for search in sizing.given_up]
-    left_out += refused_rows(sizing.refused, explain=True)
+    left_out += refused_rows(question.refused, explain=True)
     left_out += [
         (search.shape.name, f"{plural(search.least or 0, 'instance')} or more: too expensive") for search in sizing.left
     ]
     head = PageHead("Size of a deployment", facts, [banner], cards)
-    return _page(head, sections, left_out, question, report.effort)
+    return _page(head, sections, left_out, question)
 
 
 def _cost(found: Sequence[Priced]) -> Iterator[str]:
@@ -137,7 +136,7 @@ def _max_rate_page(report: MaxRateReport) -> str:
     question = report.question
     facts = {"Model": models_of(question.base), "Requests": question.traffic.source.text, "Objectives": question.slo}
     head = PageHead("Highest sustained traffic of deployments", facts)
-    return _page(head, sections, report.left_out(), question, report.rates.effort)
+    return _page(head, sections, report.left_out(), question)
 
 
 def _day_page(report: DayReport) -> str:
@@ -145,7 +144,7 @@ def _day_page(report: DayReport) -> str:
     facts = {"Model": question.base.model, "Day": found.day.source, "Objectives": question.slo}
     if found.autoscaled is None or found.static is None:
         banner = Banner("bad", report.headline, list(missed_lines(found.sizing)))
-        return _page(PageHead("A day", facts, [banner]), [], [], question, found.effort)
+        return _page(PageHead("A day", facts, [banner]), [], [], question)
     hours = np.arange(len(found.day.rates))
     plan, fixed = found.autoscaled, found.static
     drawn = [
@@ -196,14 +195,12 @@ def _day_page(report: DayReport) -> str:
         Section("By hour", [table(*report.hour_rows())]),
     ]
     head = PageHead("A day", facts, [Banner("good" if plan.hours[plan.worst_hour].worst > 0 else "warn", report.headline)])
-    return _page(head, sections, [], question, found.effort)
+    return _page(head, sections, [], question)
 
 
-def _page(
-    head: PageHead, sections: list[Section], left_out: Sequence[tuple[str, str]], question: Question, effort: Effort
-) -> str:
+def _page(head: PageHead, sections: list[Section], left_out: Sequence[tuple[str, str]], question: Question) -> str:
     if left_out:
         sections.append(Section("Left out", [table(["Deployment", "Why"], left_out, left=2, wrap=(1,))]))
     if question.notes:
         sections.append(Section("Notes", [notes(question.notes)]))
-    return page(head, sections, f"{effort_text(effort)}. Prices: {question.price_source}")
+    return page(head, sections, f"{effort_text(question.effort)}. Prices: {question.price_source}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from llmirage_client.measure.slo import Objective
 from llmirage_client.simulator.bounds import KVTransferCost, Lengths
-from llmirage_client.simulator.deployments import ROLES, InstanceShape, PoolShape, Refused
+from llmirage_client.simulator.deployments import ROLES, InstanceShape, PoolShape
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.size.sizing import Capacity, CapacitySearch, Priced, Progress, Sizing, Terms, size
 from llmirage_client.size.traffic import tpot_limit_s
@@ -79,8 +79,8 @@ def size_pools(
     """
     lengths = trials.traffic.source.lengths
     assert lengths is not None
-    found, refused = _candidates(base, shapes, trials, lengths, terms.prices if terms.goal == "cost" else {})
-    sizing = size(base, found, refused, trials, terms, progress)
+    found = _candidates(base, shapes, trials, lengths, terms.prices if terms.goal == "cost" else {})
+    sizing = size(base, found, trials, terms, progress)
     if sizing.answer is None:
         return PoolSizing(sizing, None, ())
     answer = _trimmed(base, sizing.answer, trials, terms, progress)
@@ -88,7 +88,7 @@ def size_pools(
     sizing = replace(sizing, answer=answer, runners_up=others)
     transfer = trials.bounds(answer.capacity.trial.config).transfer(lengths)
     ratios = _ratios(base, answer, trials, lengths, terms, progress)
-    return PoolSizing(replace(sizing, effort=trials.effort), transfer, ratios)
+    return PoolSizing(sizing, transfer, ratios)
 
 
 def _use(objectives: Sequence[Objective], unloaded_s: float, service_s: float) -> float:
@@ -103,9 +103,9 @@ def _use(objectives: Sequence[Objective], unloaded_s: float, service_s: float) -
 
 def _candidates(
     base: ClusterConfig, shapes: Sequence[InstanceShape], trials: Trials, lengths: Lengths, prices: Mapping[str, float]
-) -> tuple[list[PoolShape], list[Refused]]:
+) -> list[PoolShape]:
     """Return the pairs that promise most, with their shares of prefill instances. prices: {} where GPUs count."""
-    traffic, refused = trials.traffic, list[Refused]()
+    traffic = trials.traffic
     limit_s = tpot_limit_s(trials.objectives, lengths)
     by_rate = traffic.kind == "request_rate"
     rate = traffic.amount if by_rate else 1.0  # of users, the ratio alone is known
@@ -116,8 +116,7 @@ def _candidates(
         shape = PoolShape(prefill, decode, 0.5)
         try:
             bounds = trials.bounds(shape.config(base, 2))
-        except ConfigError as error:
-            refused.append(Refused(shape, "; ".join(error.problems)))
+        except ConfigError:  # one of them does not fit
             continue
         carries, ttft_s = bounds.requests_per_s(lengths), bounds.ttft_s(round(lengths.prompt), max(1, round(lengths.new)))
         decodes = bounds.decode_requests_per_s(lengths, limit_s)
@@ -132,7 +131,7 @@ def _candidates(
         ranked.append((cost, len(ranked), replace(shape, share=needed[0] / sum(needed))))
     best = [shape for *_, shape in sorted(ranked)[:_PAIRS]]
     shares = product(best, _SHARES)
-    return [replace(one, share=times * one.share / (times * one.share + 1 - one.share)) for one, times in shares], refused
+    return [replace(one, share=times * one.share / (times * one.share + 1 - one.share)) for one, times in shares]
 
 
 def _trimmed(base: ClusterConfig, answer: Priced, trials: Trials, terms: Terms, progress: Progress) -> Priced:

@@ -33,7 +33,8 @@ class Question:
     """The input of a sizing.
 
     notes: which parts of the input are not used.
-    shapes: all that were considered, impossible ones included.
+    shapes: those that were considered. refused: others, which are not possible.
+    effort: of the answer.
     explain: tell all that are left out, with the arithmetic behind it.
     """
 
@@ -41,9 +42,11 @@ class Question:
     traffic: Traffic
     objectives: Sequence[Objective]
     price_source: str
-    notes: Sequence[str] = ()
-    shapes: Sequence[Shape] = ()
-    explain: bool = False
+    notes: Sequence[str]
+    shapes: Sequence[Shape]
+    refused: Sequence[Refused]
+    effort: Effort
+    explain: bool
 
     @property
     def slo(self) -> str:
@@ -52,7 +55,8 @@ class Question:
     @property
     def axes(self) -> dict[str, list[Any]]:
         """Values of each axis of the shapes, in the order of the search."""
-        shapes = [shape for shape in self.shapes if isinstance(shape, InstanceShape)]
+        every = (*self.shapes, *(one.shape for one in self.refused))
+        shapes = [shape for shape in every if isinstance(shape, InstanceShape)]
         return {name: list(dict.fromkeys(getattr(shape, name) for shape in shapes)) for name in _AXES if shapes}
 
     def head_lines(self, searched_first: str) -> Iterator[str]:
@@ -71,21 +75,21 @@ class Question:
         fixed += [text for name, text in texts.items() if len(self.axes[name]) == 1]
         yield f"Searched: {'; '.join(searched)}. Held fixed: {'; '.join(fixed)}, and all else."
 
-    def end_json(self, refused: Iterable[Refused], effort: Effort) -> dict[str, Any]:
-        """Return the keys that both answers end with."""
+    def end_json(self) -> dict[str, Any]:
+        """Return the keys that all answers end with."""
         return {
-            "refused": [{**shape_json(one.shape), "reason": one.reason} for one in refused],
+            "refused": [{**shape_json(one.shape), "reason": one.reason} for one in self.refused],
             "searched": self.axes,
             "notes": list(self.notes),
             "price_source": self.price_source,
-            "simulations": effort.simulations,
-            "simulated_requests": effort.requests,
-            "cpu_s": round(effort.cpu_s, 3),
+            "simulations": self.effort.simulations,
+            "simulated_requests": self.effort.requests,
+            "cpu_s": round(self.effort.cpu_s, 3),
         }
 
-    def end_lines(self, effort: Effort) -> Iterator[str]:
+    def end_lines(self) -> Iterator[str]:
         yield from (f"Note: {note}" for note in self.notes if not note.startswith("Assumed"))
-        yield effort_text(effort)
+        yield effort_text(self.effort)
 
 
 _AXES = {"gpu": "GPU", "engine": "engine", "weights": "weights", "tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP"}
@@ -185,7 +189,7 @@ class SizeReport:
             **_outcome_json(sizing),
             "not_looked_at": [{**shape_json(one.shape), "at_least_instances": one.least} for one in sizing.left],
             **({} if self.pools is None else {"disaggregated": _pools_json(self.pools)}),
-            **self.question.end_json(sizing.refused, self.effort),
+            **self.question.end_json(),
         }
 
     def blocks(self) -> Iterator[Block]:
@@ -206,11 +210,7 @@ class SizeReport:
             yield from self._disaggregated(self.pools)
             yield ""
         yield from self._left_out()
-        yield from question.end_lines(self.effort)
-
-    @property
-    def effort(self) -> Effort:
-        return self.sizing.effort if self.pools is None else self.pools.sizing.effort
+        yield from question.end_lines()
 
     def _disaggregated(self, pools: PoolSizing) -> Iterator[Block]:
         answer = pools.answer
@@ -262,9 +262,8 @@ class SizeReport:
         given_up = [(search.shape.name, search.reason) for search in self.sizing.given_up]
         shown = None if self.question.explain else _REASONS_SHOWN
         yield from first_of(given_up, shown, f"more that meet the objectives at no number of instances{_ALL}")
-        yield from first_of(
-            refused_rows(self.sizing.refused, self.question.explain), shown, f"more that cannot be deployed{_ALL}"
-        )
+        refused = refused_rows(self.question.refused, self.question.explain)
+        yield from first_of(refused, shown, f"more that cannot be deployed{_ALL}")
         if self.sizing.answer is None:
             return
         if self.sizing.left:

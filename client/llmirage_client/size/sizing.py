@@ -25,11 +25,11 @@ from functools import partial
 from typing import Literal
 
 from llmirage_client.measure.slo import Verdict
-from llmirage_client.simulator.deployments import Refused, Shape
+from llmirage_client.simulator.deployments import Shape
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.max_rate import user_grid
 from llmirage_client.size.traffic import missed_unloaded
-from llmirage_client.size.trial import Effort, Trial, Trials
+from llmirage_client.size.trial import Trial, Trials
 
 SAMPLED = 32  # instances
 _GRID = user_grid(100_000)  # numbers of instances that are tried
@@ -256,7 +256,6 @@ class Sizing:
 
     given_up: searches of shapes that meet them in no number. left: searches of shapes that cost too much to be simulated
     further. nearest: where these are all that is left, the one that needs the fewest GPUs, with as many instances as may be.
-    refused: shapes that are not possible.
     """
 
     goal: Goal
@@ -265,8 +264,6 @@ class Sizing:
     given_up: tuple[CapacitySearch, ...]
     left: tuple[CapacitySearch, ...]
     nearest: tuple[Shape, int, Trial] | None
-    refused: tuple[Refused, ...]
-    effort: Effort
     max_gpus: int
 
 
@@ -293,7 +290,6 @@ class Terms:
 def size(
     base: ClusterConfig,
     shapes: Sequence[Shape],
-    refused: Sequence[Refused],
     trials: Trials,
     terms: Terms,
     progress: Progress = lambda line: None,
@@ -354,7 +350,5 @@ def size(
         given_up=tuple(search for search in searches.values() if search.least is None),
         left=tuple(left),
         nearest=nearest,
-        refused=tuple(refused),
-        effort=trials.effort,
         max_gpus=terms.max_gpus,
     )

@@ -21,7 +21,7 @@ from llmirage_client.simulator.deployments import PoolShape
 from llmirage_client.size.error_margin import margins_of_answer
 from llmirage_client.size.pools import size_pools
 from llmirage_client.size.sizing import Sizing, Terms, size
-from llmirage_client.size.trial import Trials
+from llmirage_client.size.trial import Effort, Trials
 from sizing.mixes import MIXES, POOL_MIXES, Mix, PoolMix
 from sizing.truth import Truths
 
@@ -30,9 +30,9 @@ TRUTH = Path(__file__).with_name("truth.json")
 _MOST_NEIGHBOURS = 2  # an answer that leaves more open is not one
 
 
-def ask(mix: Mix, seed: int) -> Sizing:
+def ask(mix: Mix, seed: int) -> tuple[Sizing, Effort]:
     trials = Trials(mix.traffic(seed), parse_slo(mix.slo))
-    return size(mix.base, [mix.shape], (), trials, TERMS)
+    return size(mix.base, [mix.shape], trials, TERMS), trials.effort
 
 
 def verdict(sizing: Sizing, least: int, most: int) -> str:
@@ -47,9 +47,9 @@ def verdict(sizing: Sizing, least: int, most: int) -> str:
     return "neighbour" if neighbour else "wrong"
 
 
-def ask_pools(mix: PoolMix, seed: int) -> Sizing:
+def ask_pools(mix: PoolMix, seed: int) -> tuple[Sizing, Effort]:
     trials = Trials(mix.traffic(seed), parse_slo(mix.slo))
-    return size_pools(mix.base, mix.shapes, trials, TERMS, lambda name: None).sizing
+    return size_pools(mix.base, mix.shapes, trials, TERMS, lambda name: None).sizing, trials.effort
 
 
 def verdict_of_pools(mix: PoolMix, sizing: Sizing, truths: Truths) -> str:
@@ -84,7 +84,7 @@ def main() -> None:
     for mix in MIXES:
         if asked.mix and not mix.name.startswith(tuple(asked.mix)):
             continue
-        answers = [ask(mix, seed) for seed in range(asked.seeds)]
+        answers, efforts = zip(*(ask(mix, seed) for seed in range(asked.seeds)), strict=True)
         found = [0 if one.answer is None else one.answer.capacity.instances for one in answers]
         first = answers[0].answer
         least, most = truths.between(mix, max(found[0], 1))
@@ -93,16 +93,16 @@ def main() -> None:
         span = "nothing" if first is None else f"{found[0]} ({first.capacity.fewest}-{first.capacity.most})"
         truth = f"{least}" if least == most else f"{least}-{most}"
         same = f"{Counter(found).most_common(1)[0][1]}/{len(found)}"
-        cpu_s = sum(one.effort.cpu_s for one in answers) / len(answers)
+        cpu_s = sum(one.cpu_s for one in efforts) / len(efforts)
         print(f"{mix.name:24} {span:>12} {same:>6} {truth:>8}  {cpu_s:6.1f}  {said}", flush=True)
     for mix in POOL_MIXES:
         if asked.mix and not mix.name.startswith(tuple(asked.mix)):
             continue
-        sizing = ask_pools(mix, 0)
+        sizing, effort = ask_pools(mix, 0)
         said = verdict_of_pools(mix, sizing, truths)
         verdicts[said] += 1
         name = "nothing" if sizing.answer is None else sizing.answer.capacity.shape.named(sizing.answer.capacity.instances)
-        print(f"{mix.name:24} {sizing.effort.cpu_s:6.1f}  {said}: {name}", flush=True)
+        print(f"{mix.name:24} {effort.cpu_s:6.1f}  {said}: {name}", flush=True)
     print(", ".join(f"{count} {said}" for said, count in verdicts.most_common()))
 
 

@@ -96,7 +96,7 @@ def test_conversations_with_ids_end_where_whole_trials_of_every_number_on_the_wa
         return Trials(Traffic(source, "concurrency", 1, RunOptions(seed=0)), parse_slo("tpot_p95<11ms"), 30)
 
     brief, whole = trials(), trials()
-    found = max_rates(base, [shape], (), brief, 1).found[0]
+    found = max_rates(base, [shape], brief, 1)[0]
     assert found.trial is not None
     assert found.beyond is not None
     assert source.lengths is not None

@@ -37,7 +37,7 @@ def trials(
 def sized(
     slo: str, amount: float, tried: Sequence[InstanceShape] = SHAPES, kind: Kind = "request_rate", goal: Goal = "cost"
 ) -> Sizing:
-    return size(BASE, tried, (), trials(slo, amount, kind), Terms(PRICES, goal, 10_000, 0))
+    return size(BASE, tried, trials(slo, amount, kind), Terms(PRICES, goal, 10_000, 0))
 
 
 def cost(sizing: Sizing) -> float:
@@ -59,7 +59,7 @@ CHUNKED = [
 def test_a_time_per_token_is_judged_by_tokens_where_several_come_at_once(settings: dict[str, Any]) -> None:
     """The noise lies around the figure that is shown, and one instance suffices for next to no traffic."""
     base = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16", **settings)
-    answer = size(base, SHAPES[:1], (), trials("tpot_p95<9ms", 0.1), Terms(PRICES, "gpus", 100, 0)).answer
+    answer = size(base, SHAPES[:1], trials("tpot_p95<9ms", 0.1), Terms(PRICES, "gpus", 100, 0)).answer
     assert answer is not None
     assert answer.gpus == 1
     [verdict], [noise] = answer.capacity.trial.verdicts, answer.capacity.trial.intervals
@@ -105,7 +105,7 @@ def test_a_stricter_objective_never_costs_less(limits: tuple[int, int], ttft_ms:
 
 def test_large_traffic_is_judged_by_sampled_instances_and_stays_monotone() -> None:
     short = [trials("ttft_p95<200ms", amount, lengths=("1000", "4")) for amount in (1600.0, 3200.0)]
-    answers = [size(BASE, SHAPES[:1], (), one, Terms(PRICES, "cost", 10_000, 0)).answer for one in short]
+    answers = [size(BASE, SHAPES[:1], one, Terms(PRICES, "cost", 10_000, 0)).answer for one in short]
     assert all(answer is not None and answer.capacity.sampled for answer in answers)
     few, many = (answer.gpus for answer in answers if answer is not None)
     assert few <= many <= min(number for number in user_grid(1000) if number >= 2 * few)  # numbers that are tried
@@ -121,9 +121,10 @@ def test_the_answer_is_the_cheapest_of_all_that_do() -> None:
 
 
 def test_what_one_user_alone_misses_is_not_simulated() -> None:
-    sizing = sized("ttft_p99<1ms", 5.0)
+    judged = trials("ttft_p99<1ms", 5.0)
+    sizing = size(BASE, SHAPES, judged, Terms(PRICES, "cost", 10_000, 0))
     assert sizing.answer is None
-    assert sizing.effort.simulations == 0
+    assert judged.effort.simulations == 0
     assert len(sizing.given_up) == len(SHAPES)
     search = sizing.given_up[0]
     assert search.reason.startswith("unloaded: ttft_p99<1ms cannot be met, at best it is ")
@@ -132,17 +133,18 @@ def test_what_one_user_alone_misses_is_not_simulated() -> None:
 
 
 def test_what_has_no_interval_is_beyond_doubt_too_and_is_simulated_once() -> None:
-    sizing = sized("error_rate<1%", 20.0)
-    assert sizing.answer is not None
-    assert sizing.effort.simulations == 1
+    judged = trials("error_rate<1%", 20.0)
+    assert size(BASE, SHAPES, judged, Terms(PRICES, "cost", 10_000, 0)).answer is not None
+    assert judged.effort.simulations == 1
 
 
 def test_more_gpus_than_allowed_are_no_answer() -> None:
-    sizing = size(BASE, SHAPES[:1], (), trials("ttft_p99<300ms", 500.0), Terms(PRICES, "gpus", 4))
+    judged = trials("ttft_p99<300ms", 500.0)
+    sizing = size(BASE, SHAPES[:1], judged, Terms(PRICES, "gpus", 4))
     assert sizing.answer is None
     assert sizing.left[0].shape == SHAPES[0]
     assert (sizing.left[0].least or 0) > 4
-    assert sizing.effort.simulations == 1
+    assert judged.effort.simulations == 1
     assert sizing.nearest is not None
     assert sizing.nearest[1] == 4
     assert sizing.nearest[2].load > 1
@@ -157,7 +159,7 @@ def test_users_at_once_need_no_rate() -> None:
 def test_the_most_a_cluster_carries_meets_and_the_next_load_misses_and_a_stricter_objective_is_carried_no_further() -> None:
     amounts = []
     for slo in ("ttft_p95<60ms", "ttft_p95<120ms"):
-        found = max_rates(BASE, SHAPES[:1], (), trials(slo, 1.0), 1).found[0]
+        found = max_rates(BASE, SHAPES[:1], trials(slo, 1.0), 1)[0]
         assert found.trial is not None
         assert found.trial.met
         assert found.beyond is not None
@@ -173,7 +175,7 @@ def test_what_several_seeds_say_that_is_carried_lies_in_the_bands_of_all() -> No
     for seed in range(2):
         source = synthetic_source("2000", "100", "1", "0", 0, seed)
         judged = Trials(Traffic(source, "request_rate", 1.0, RunOptions(seed=seed)), parse_slo("ttft_p95<1s"), 100)
-        found = max_rates(BASE, SHAPES[:1], (), judged, 1).found[0]
+        found = max_rates(BASE, SHAPES[:1], judged, 1)[0]
         assert found.between is not None
         assert found.trial is not None
         assert found.trial.counted >= 800
@@ -270,7 +272,7 @@ def test_conversations_are_measured_once_as_many_end_as_begin() -> None:
 
 def test_four_instances_carry_about_four_times_as_many_conversations_as_one() -> None:
     judged = conversations("ttft_p99<2s, tpot_mean<30ms", 1.0, "4", "10", ("8000", "20"))
-    one = max_rates(BASE, SHAPES[:1], (), judged, 1).found[0].trial
+    one = max_rates(BASE, SHAPES[:1], judged, 1)[0].trial
     assert one is not None
     four = SHAPES[0].config(BASE, 4)
     assert [judged.run(four, times * one.amount).met for times in (3, 8)] == [True, False]
@@ -281,7 +283,7 @@ def test_an_instance_at_a_tenth_of_its_most_is_not_unloaded() -> None:
     slo = "tpot_p95<8ms"
     source = synthetic_source("2000", "500", "1", "0", 0, 0)
     judged = Trials(Traffic(source, "request_rate", 6.0, RunOptions(seed=0)), parse_slo(slo), 300)
-    sizing = size(BASE, SHAPES[:1], (), judged, Terms(PRICES, "gpus", 64, 0))
+    sizing = size(BASE, SHAPES[:1], judged, Terms(PRICES, "gpus", 64, 0))
     assert sizing.answer is not None
     assert 4 <= sizing.answer.capacity.instances <= 9
     assert sizing.answer.capacity.fewest <= sizing.answer.capacity.instances <= sizing.answer.capacity.most
@@ -334,7 +336,7 @@ def test_an_answer_for_conversations_is_the_least_that_a_longer_simulation_confi
             )
 
     given = conversations("ttft_p99<500ms", 1.0)
-    found = size(BASE, SHAPES[:1], (), Ageing(given.traffic, given.objectives), Terms(PRICES, "gpus", 100, 0))
+    found = size(BASE, SHAPES[:1], Ageing(given.traffic, given.objectives), Terms(PRICES, "gpus", 100, 0))
     assert found.answer is not None
     assert found.answer.capacity.instances == 5
     assert confirmed == [3, 4, 5]
