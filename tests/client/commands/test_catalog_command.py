@@ -115,9 +115,3 @@ def test_studies_are_listed_by_the_name_that_sweep_takes() -> None:
     for name, row in rows.items():
         assert study_path(name) == row["file"]
         assert Path(row["file"]).is_file()
-
-
-def test_an_unknown_study_is_told_with_those_there_are() -> None:
-    result = CliRunner().invoke(main, ["sweep", "bundled:router"])
-    assert result.exit_code == 2
-    assert "routers" in result.stderr

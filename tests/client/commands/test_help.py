@@ -90,10 +90,6 @@ def test_an_unknown_option_is_compared_with_all_options(command: str, wrong: str
     [
         (("rnu",), "Error: there is no command 'rnu' (did you mean 'run'?)"),
         (("frobnicate",), "Error: there is no command 'frobnicate'"),
-        (
-            ("catalog", "gpu"),
-            "Error: Invalid value for 'LIST': 'gpu' is not one of 'workloads', 'clusters', 'studies', 'gpus',",
-        ),
         (("run",), "Error: give a workload (a file, bundled:NAME or a preset), or --isl and --osl"),
         (("simulate", "--isl", "5"), "Error: give a workload (a file, bundled:NAME or a preset), or --isl and --osl"),
     ],
