@@ -11,7 +11,6 @@ from typing import Any, Literal
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
 from llmirage_server.cluster.lifecycle.autoscaler import TARGETS
 from llmirage_server.config.cluster import PoolConfig, instance_settings
-from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.bands import SHARES as SHARES
 from llmirage_server.perf.bands import UNKNOWN as UNKNOWN
 from llmirage_server.perf.bands import Band as Band
@@ -315,10 +314,7 @@ def price_source() -> str:
 
 def gpu_key(name: str) -> str:
     """Return the catalogue's own name of a GPU. Raises ConfigError."""
-    try:
-        return find_gpu(name).key
-    except DeploymentError as error:
-        raise ConfigError(error.problems) from None
+    return find_gpu(name).key
 
 
 def is_moe(model: str) -> bool:
@@ -328,10 +324,7 @@ def is_moe(model: str) -> bool:
 
 def model_key(name: str) -> str:
     """Return the catalogue's own name of a model. Raises ConfigError."""
-    try:
-        return find_model(name).name
-    except DeploymentError as error:
-        raise ConfigError(error.problems) from None
+    return find_model(name).name
 
 
 def summary_line(config: ClusterConfig) -> str:

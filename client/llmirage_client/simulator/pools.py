@@ -10,7 +10,6 @@ from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_server.commands.step import StepSettings
 from llmirage_server.commands.step_report import as_table, explain, explained_step
 from llmirage_server.config.file import make_config
-from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.steps.step_model import StepBatch
 from llmirage_shared.settings import ConfigError
@@ -61,7 +60,4 @@ def step_of(
     batch = StepBatch(tuple(prefill), [context for sequences, context in decode for _ in range(sequences)])
     if not batch.prefill and not batch.decode_contexts:
         raise ConfigError(["give at least one of decode=[(N, CONTEXT)] and prefill=[(TOKENS, CONTEXT)]"])
-    try:
-        return deployment, explain(deployment, batch) | {"assumed": assumed(config)}
-    except DeploymentError as error:
-        raise ConfigError(error.problems) from None
+    return deployment, explain(deployment, batch) | {"assumed": assumed(config)}

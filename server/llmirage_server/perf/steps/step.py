@@ -17,7 +17,6 @@ from dataclasses import replace
 from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.catalogue.dtypes import BF16, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.catalogue.layers import Moe
 from llmirage_server.perf.catalogue.models import ModelSpec, formats_of
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
@@ -65,8 +64,7 @@ class RooflineStep:
         self._engine, self.ranks, self.stages = engine, parallel.dp, parallel.pp
         self._constants = constants = constants_for(gpu, engine.base)
         self._queries = 1 + (speculative.num_speculative_tokens if speculative else 0)
-        mixture = any(isinstance(group.mlp, Moe) for group in model.groups)
-        self._extrapolated = _extrapolated(gpu, parallel) if mixture else []
+        self._extrapolated = _extrapolated(gpu, parallel) if model.moe else []
 
         def setting(
             of: ModelSpec, queries: int, parallel: Parallelism = parallel, weights: WeightDtype = weights
