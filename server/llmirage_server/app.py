@@ -117,9 +117,8 @@ class LlmirageApp(LazyRoutes):
         self.adapters = LoraAdapters(models, self.driver, self.pools)
         text = text or TextLoader(lambda: load_text_tools(config))
         self.store = _state(config)
-        self.files = FileStore(self.store)
         files_mib = TEMPORARY_FILES_MIB if config.state is None else FILE_FILES_MIB
-        self.files.most_bytes = (config.files_mib or files_mib) << 20
+        self.files = FileStore(self.store, (config.files_mib or files_mib) << 20)
         caches = {pool.config.name: _cache_settings(pool) for pool in self.pools}
         work = {pool.config.name: _step_work(pool.deployment) for pool in self.pools if pool.config.ttft_ms is None}
         responses = ResponsesInProgress(

@@ -178,7 +178,6 @@ class MessageBatchesHandler(ServiceHandler):
         request = await exchange.apart(lambda: fitting(kind, body, ""))
         betas = exchange.header(_PASSED_ON.encode())
         lines = await exchange.apart(lambda: _lines(request, {} if betas is None else {_PASSED_ON: betas}))
-        self._runner.resume()
         await self._runner.make_room()
         files = self._service.files
         file_id = files.create("requests.jsonl", "batch")
@@ -195,7 +194,6 @@ class MessageBatchesHandler(ServiceHandler):
         return exchange.json(_shown(batch, exchange))
 
     async def list(self, exchange: HttpExchange) -> Response:
-        self._runner.resume()
         shown = [_shown(batch, exchange) for batch in self._runner.all(messages=True)]
         return exchange.json(anthropic_page(shown, exchange.query))
 
@@ -235,7 +233,6 @@ class MessageBatchesHandler(ServiceHandler):
                 files.release(file_id)
 
     def _found(self, exchange: HttpExchange) -> Batch:
-        self._runner.resume()
         return self._runner.found(exchange.path_id(), messages=True)
 
 

@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from llmirage_server.anthropic.tools import RESULT_TYPES, check_tools, fitting, unknown_tag
+from llmirage_server.anthropic.tools import RESULT_TYPES, StrictObject, check_tools, fitting, unknown_tag
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 
@@ -206,30 +206,26 @@ Count = Callable[[schema.messages.CountRequest], Awaitable[int]]
 Block = dict[str, Any]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
-
-
-class _Tokens(_Strict):
+class _Tokens(StrictObject):
     type: Literal["input_tokens"]
     value: _Whole
 
 
-class _Uses(_Strict):
+class _Uses(StrictObject):
     type: Literal["tool_uses"]
     value: _Whole
 
 
-class _Turns(_Strict):
+class _Turns(StrictObject):
     type: Literal["thinking_turns"]
     value: Annotated[int, Field(gt=0)]
 
 
-class _All(_Strict):
+class _All(StrictObject):
     type: Literal["all"]
 
 
-class _ClearToolUses(_Strict):
+class _ClearToolUses(StrictObject):
     """The defaults are those of the API."""
 
     type: str
@@ -240,7 +236,7 @@ class _ClearToolUses(_Strict):
     clear_tool_inputs: bool | list[str] | None = None
 
 
-class _ClearThinking(_Strict):
+class _ClearThinking(StrictObject):
     type: str
     keep: Literal["all"] | Annotated[_Turns | _All, Field(discriminator="type")] = _Turns(type="thinking_turns", value=1)
 

@@ -20,10 +20,14 @@ _LONGEST_NAME = 128
 # --- declarations -------------------------------------------------------------------------------------------------------
 
 
-class _Declared(BaseModel):
-    """The fields that every typed tool may have."""
+class StrictObject(BaseModel):
+    """An object of the API of which every field is known, and of its own type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class _Declared(StrictObject):
+    """The fields that every typed tool may have."""
 
     type: str
     cache_control: dict[str, Any] | None = None
@@ -66,9 +70,7 @@ class _OfDomains(_Named):
         return self
 
 
-class _Location(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Location(StrictObject):
     type: Literal["approximate"]
     city: str | None = None
     country: str | None = None
@@ -98,9 +100,7 @@ class _NewFetch(_CachedFetch):
     response_inclusion: Literal["full", "excluded"] | None = None
 
 
-class _ToolConfig(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _ToolConfig(StrictObject):
     enabled: bool | None = None
     defer_loading: bool | None = None
 
@@ -112,17 +112,13 @@ class _Toolset(_Declared):
     tools: list[dict[str, Any]] | None = None
 
 
-class _ServerConfig(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _ServerConfig(StrictObject):
     allowed_tools: list[str] | None = None
     enabled: bool | None = None
 
 
-class _Server(BaseModel):
+class _Server(StrictObject):
     """An entry of `mcp_servers`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
     type: Literal["url"]
     name: Annotated[str, Field(min_length=1)]

@@ -168,11 +168,13 @@ class BatchRunner:
                 batch.task.cancel()
 
     def all(self, messages: bool = False) -> list[Batch]:
-        """Oldest first. messages: those of messages, else all others."""
+        """Return the batches, oldest first. messages: those of messages, else all others."""
+        self.resume()  # without the server's start, as under httpx's transport
         return [batch for batch in self._batches.values() if batch.has_messages == messages]
 
     def found(self, batch_id: str, messages: bool = False) -> Batch:
         """Return a batch. Raises ApiError (404)."""
+        self.resume()
         batch = self._batches.get(batch_id)
         if batch is None or batch.has_messages != messages:
             raise ApiError(f"No batch found with id '{errors.shorten(batch_id)}'.", status=404)
@@ -180,6 +182,7 @@ class BatchRunner:
 
     async def make_room(self) -> None:
         """Forget the oldest batch that has ended if there are many. Raises ApiError (429) if too many have not ended."""
+        self.resume()
         ended = [batch for batch in self._batches.values() if batch.has_ended]
         if len(self._batches) - len(ended) >= MOST_UNENDED:
             raise errors.too_many_batches(MOST_UNENDED)

@@ -281,10 +281,8 @@ class LoraHandler:
                 f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
                 "'load_inplace' to True.",
             )
-        try:
-            await self._load(exchange, name, path)
-        except ValueError as error:
-            return _refused(exchange, str(error), "BadRequestError")
+        if problem := await self._load(exchange, name, path):
+            return _refused(exchange, problem, "BadRequestError")
         return _done(exchange, f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload(self, exchange: HttpExchange) -> Response:
@@ -302,11 +300,7 @@ class LoraHandler:
         loaded = self._adapters.loaded(exchange.instance)
         if request.lora_name in loaded:
             return self._outcome(exchange, f"LoRA with name {request.lora_name} already exists. Loaded LoRAs: {[*loaded]}")
-        try:
-            await self._load(exchange, request.lora_name, request.lora_path)
-        except ValueError as error:
-            return self._outcome(exchange, str(error))
-        return self._outcome(exchange)
+        return self._outcome(exchange, await self._load(exchange, request.lora_name, request.lora_path))
 
     async def unload_sglang(self, exchange: HttpExchange) -> Response:
         request = await exchange.checked(schema.engines.UnloadLoraAdapter.check)
@@ -316,12 +310,17 @@ class LoraHandler:
         self._adapters.unload(request.lora_name, exchange.instance)
         return self._outcome(exchange)
 
-    async def _load(self, exchange: HttpExchange, name: str, path: str) -> None:
+    async def _load(self, exchange: HttpExchange, name: str, path: str) -> str | None:
+        """Load an adapter. Return the reason where that cannot be."""
         if not self._adapters.enabled(exchange.instance):
-            raise ValueError(_DISABLED)
+            return _DISABLED
         if name in exchange.scope["app"].model_names:
-            raise ValueError(f"A model has the name '{name}'.")
-        await self._adapters.load(LoraModule(name, path), exchange.instance)
+            return f"A model has the name '{name}'."
+        try:
+            await self._adapters.load(LoraModule(name, path), exchange.instance)
+        except ValueError as error:
+            return str(error)
+        return None
 
     def _outcome(self, exchange: HttpExchange, error: str | None = None) -> Response:
         body = {

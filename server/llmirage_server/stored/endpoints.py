@@ -38,22 +38,18 @@ class BatchesHandler(ServiceHandler):
         body = await exchange.json_object()
         self._service.responses.check_open()
         request = schema.batches.BatchRequest.check(body, self._service.documented_only)
-        self._runner.resume()  # without the server's start, as under httpx's transport
         await self._runner.make_room()
         batch = Batch.created(request, self._state, self._service.files)
         self._runner.start(batch)
         return exchange.json(batch.object)
 
     async def list(self, exchange: HttpExchange) -> Response:
-        self._runner.resume()
         return exchange.json(page([batch.object for batch in self._runner.all()], exchange.query))
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
-        self._runner.resume()
         return exchange.json(self._runner.found(exchange.path_id()).object)
 
     async def cancel(self, exchange: HttpExchange) -> Response:
-        self._runner.resume()
         batch = self._runner.found(exchange.path_id())
         self._runner.cancel(batch)
         return exchange.json(batch.object)

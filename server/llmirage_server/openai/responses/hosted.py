@@ -165,8 +165,8 @@ class OutputItem:
         yield from ()
 
     def ended(self, logprobs: Sequence[Item]) -> Iterator[Event]:
-        """Return the events before it is done."""
-        raise NotImplementedError
+        """Yield the events before it is done."""
+        yield from ()
 
 
 class ListedTools(OutputItem):

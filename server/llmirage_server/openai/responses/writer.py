@@ -164,9 +164,6 @@ class CompactionOutput(OutputItem):
     def finished(self, logprobs: Sequence[Item]) -> Item:
         return {**self.opening(), "encrypted_content": sealed(self._text)}
 
-    def ended(self, logprobs: Sequence[Item]) -> Iterator[Event]:
-        yield from ()
-
 
 class ReasoningOutput(OutputItem):
     """Thoughts, as a summary or as they are."""
