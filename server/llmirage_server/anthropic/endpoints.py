@@ -18,9 +18,9 @@ from llmirage_server.anthropic.messages import MessagesExchange, MessagesHandler
 from llmirage_server.anthropic.tools import fitting
 from llmirage_server.batches.batch import MESSAGES, Batch, lines_of
 from llmirage_server.batches.runner import BatchRunner, LineExchange
-from llmirage_server.http.bodies import FormPart, form_parts
 from llmirage_server.http.endpoints import HttpEndpoint, HttpFace, Methods, get, methods, post
 from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.http.forms import FormPart, form_parts
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.state.files import SIMULATED_OUTPUT
 from llmirage_server.state.state import Breaks, State
@@ -50,7 +50,7 @@ class AnthropicFilesHandler(ServiceHandler):
         content_type = exchange.header(b"content-type") or ""
         body = await exchange.body_of_any_type()
         file, lifetime_s = await exchange.apart(lambda: _read_form(content_type, body))
-        name = re.split(r"[/\\]", file.filename or "")[-1] or f"unnamed{mimetypes.guess_extension(file.content_type) or ''}"
+        name = file.base_name or f"unnamed{mimetypes.guess_extension(file.content_type) or ''}"
         if len(name) > _MOST_NAME or _FORBIDDEN.search(name):
             raise ApiError(
                 f"Invalid filename: it must have at most {_MOST_NAME} characters, none of them a control character or one "

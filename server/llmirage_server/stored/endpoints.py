@@ -11,9 +11,10 @@ from starlette.responses import Response
 
 from llmirage_server.batches.batch import Batch
 from llmirage_server.batches.runner import BatchRunner
-from llmirage_server.http.bodies import FormPart, form_parts, json_object
+from llmirage_server.http.bodies import json_object
 from llmirage_server.http.endpoints import HttpEndpoint, get, methods, post
 from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.http.forms import FormPart, form_parts
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.state.conversation import MOST_SIZE, PageEnds, StoredConversation, check_size, listed_items, size_of
 from llmirage_server.state.files import MOST_FILES
@@ -171,7 +172,10 @@ class FilesHandler(ServiceHandler):
         lifetime_s = _BATCH_LIFETIME_S if request.purpose == "batch" else None
         if request.expires_after is not None:
             lifetime_s = request.expires_after.seconds
-        return exchange.json(await self._files.add(_base_name(file.filename), request.purpose, file.data, lifetime_s))
+        name = file.base_name or "upload"
+        if len(name) > _MOST_NAME:
+            raise errors.too_long("file.filename", "a string", _MOST_NAME, len(name))
+        return exchange.json(await self._files.add(name, request.purpose, file.data, lifetime_s))
 
     async def list(self, exchange: HttpExchange) -> Response:
         await self._files.forget_expired()
@@ -224,14 +228,6 @@ def _check_json_lines(data: memoryview) -> None:
         json_object(line)
     except ApiError:
         raise ApiError("Invalid file format for Batch API. Must be .jsonl") from None
-
-
-def _base_name(filename: str) -> str:
-    """Return the name without the folders of the sender. Raises ApiError (400) for one that is too long."""
-    name = re.split(r"[/\\]", filename)[-1] or "upload"
-    if len(name) > _MOST_NAME:
-        raise errors.too_long("file.filename", "a string", _MOST_NAME, len(name))
-    return name
 
 
 def endpoints(service: Service, state: State, runner: BatchRunner) -> Sequence[HttpEndpoint]:
