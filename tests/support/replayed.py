@@ -49,7 +49,7 @@ class Sent:
         self.complete = False
 
     async def ask(
-        self, app: ASGIApp, body: Any, path: str = CHAT, headers: Any = (), leaves_ms: float | None = None
+        self, app: ASGIApp, body: Any, path: str = CHAT, headers: Any = (), leaves_ms: float | None = None, port: int = 80
     ) -> Sent:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -72,6 +72,7 @@ class Sent:
             self.complete = not message.get("more_body")
 
         scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "raw_path": b"", "query_string": b""}
+        scope["server"] = ("test", port)
         await app(scope, receive, send)
         return self
 

@@ -203,14 +203,21 @@ async def cluster_timed(
     events = [chunk.data for chunk in recording.chunks]
     texts = [said(event_value(event)) for event in events] if recording.stream else [_whole_text(recording.data)]
     reply, ends = _reply(texts, tokenizer)
-    served = service.models.meant(model)
+    served = service.models.meant(model, exchange)
     if len(reply.ids) >= served.max_model_len:  # another model's context: what is beyond this one's leaves at the end
         kept = served.max_model_len - 1
         reply = Reply(reply.ids[:kept], reply.pieces[:kept], "stop")
     prompt = prompt[: max(1, served.max_model_len - len(reply.ids))]
-    request = service.new_request(prompt, reply.ids, served.model, max_tokens=len(reply.ids))
+    request = service.new_request(
+        prompt,
+        reply.ids,
+        served.model,
+        max_tokens=len(reply.ids),
+        priority=exchange.priority,
+        only_instance=exchange.instance,
+    )
     exchange.entry.served = served.model
-    generation = Generation(service.responses, [Choice(reply, request, "")], 1, exchange.arrived_s, exchange.entry)
+    generation = Generation(service.responses, [Choice(reply, request, "")], 1, exchange.submitted_s, exchange.entry)
     if not recording.stream:
         await finish(generation, exchange)
         return _whole(recording, headers)

@@ -85,6 +85,16 @@ def test_a_recorded_prompt_costs_the_cluster_what_a_generated_one_does(
     assert replayed.prompt_tokens == generated.prompt_tokens > 0
 
 
+@pytest.mark.parametrize("body", [HELLO, STREAM])
+def test_the_port_of_an_instance_replays_on_that_instance(tmp_path: Path, body: dict[str, Any]) -> None:
+    write(tmp_path, body)
+    app = replaying(tmp_path, replay_timing="cluster", instances=3, router="round_robin")
+    app.ports = {9001: (1, -1)}
+    for _ in range(3):
+        assert ask(app, body, port=9001).status == 200
+    assert [one.prefix_query_tokens > 0 for one in app.driver.snapshot()] == [False, True, False]
+
+
 def test_a_long_stream_at_the_clusters_pace_has_no_pings_of_its_own(tmp_path: Path) -> None:
     """Nor does it end where the context of the cluster's model does: the recorded one may have a longer one."""
     events = [said(f" {number}") for number in range(2_000)]
