@@ -223,7 +223,7 @@ def test_a_damaged_config_is_read_or_refused(tmp_path_factory: pytest.TempPathFa
     for key in data.draw(st.lists(st.sampled_from(sorted(inner)), max_size=3, unique=True)):
         inner[key] = data.draw(ANYTHING)
     path = write(tmp_path_factory.mktemp("config"), config)
-    problems: tuple[str, ...] = ()
+    problems: list[str] = []
     try:
         assert find_model(path).parameters > 0
     except DeploymentError as error:

@@ -1,6 +1,7 @@
 """Kernel times against values computed by hand, on a GPU and constants with round numbers."""
 
 from dataclasses import replace
+from itertools import pairwise
 from math import hypot, sqrt
 
 import pytest
@@ -232,6 +233,15 @@ def test_skewed_routers_load_one_rank_more_and_meet_fewer_experts() -> None:
     assert 64.0 <= even.pairs[at] < skewed.pairs[at]
     assert busiest_rank(128, 8, 1).experts[at] < busiest_rank(128, 8, 1, 0.0).experts[at]
     assert busiest_rank(128, 8, 1).pairs[at] == 64 * 8  # one rank gets all there are
+
+
+@pytest.mark.parametrize(("experts", "per_token"), [(8, 2), (32, 4), (128, 4), (128, 8), (256, 8), (384, 8)])
+@pytest.mark.parametrize("skew", [0.0, 1.01, 1.2])
+def test_one_token_meets_its_experts_and_more_tokens_meet_smoothly_more(experts: int, per_token: int, skew: float) -> None:
+    rank = busiest_rank(experts, per_token, 1, skew)
+    assert rank.experts[0] == rank.pairs[0] == per_token
+    for (tokens, met), (more, then) in pairwise(zip(rank.tokens, rank.experts, strict=True)):
+        assert met <= then <= met * more / tokens + 1e-9  # never in larger steps than the tokens
 
 
 def test_the_busiest_rank_counts_as_far_as_the_constants_say() -> None:

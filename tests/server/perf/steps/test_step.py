@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -155,14 +157,28 @@ def _on(model: str, gpu: GpuSpec) -> RooflineStep:
     return RooflineStep(find_model(model), gpu, engine=find_engine("vllm"), weights=WEIGHT_DTYPES["fp8"], parallel=parallel)
 
 
-def test_faster_memory_never_slows_a_step() -> None:
-    model, gpu = find_model("Qwen3-30B-A3B"), find_gpu("h100")
+def test_faster_memory_makes_a_step_faster() -> None:
+    gpu = find_gpu("h100")
     faster = replace(gpu, bandwidth_bytes_per_s=2 * gpu.bandwidth_bytes_per_s)
-    times = [
-        RooflineStep(model, g, engine=find_engine("vllm"), weights=WEIGHT_DTYPES["fp8"]).step_s([(4096, 0)], [2000] * 32)
-        for g in (gpu, faster)
-    ]
-    assert times[1] < times[0]
+    slow_s, fast_s = (_on("Qwen3-30B-A3B", g).step_s([(4096, 0)], [2000] * 32) for g in (gpu, faster))
+    assert fast_s < slow_s
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "options"),
+    [
+        ("Qwen/Qwen3-30B-A3B", "h100_sxm", {}),
+        ("openai/gpt-oss-120b", "b200_sxm", {"engine": "trtllm"}),
+        ("openai/gpt-oss-20b", "h200_sxm", {"engine": "sglang"}),
+        ("deepseek-ai/DeepSeek-R1", "b200_sxm", {"engine": "sglang", "tp": 8, "ep": 8}),
+        ("mistralai/Mixtral-8x7B-v0.1", "h100_sxm", {"tp": 2}),
+        ("Qwen/Qwen3-32B", "h100_sxm", {"tp": 2}),
+    ],
+)
+def test_more_users_never_give_less_output(model: str, gpu: str, options: dict[str, Any]) -> None:
+    step = Deployment.create(model, gpu, **options).step_model()
+    rates = [users / step.stages_s([StepBatch((), [1500] * users)])[0] for users in range(1, 130)]
+    assert all(fewer <= more for fewer, more in pairwise(rates))
 
 
 def test_tensor_parallelism_speeds_a_large_model_up_but_not_in_proportion() -> None:

@@ -68,6 +68,11 @@ def test_more_gpus_do_not_make_each_of_them_a_fraction_of_itself() -> None:
     assert 0.7 * 2790 < more[-1] < 1.3 * 2790
 
 
+def test_a_mixture_whose_experts_do_not_divide_has_copies_of_some() -> None:
+    step = Deployment.create("deepseek-ai/DeepSeek-V3", "h200_sxm", engine="sglang", dp=48, ep=48).step_model()
+    assert step.stages_s([StepBatch((), [1000] * 8)] * 48)[0] > 0
+
+
 def test_step_says_what_is_extrapolated() -> None:
     def said(**split: int) -> list[str]:
         model = Deployment.create("deepseek-v3", "h200_sxm", engine="sglang", **split).step_model()
