@@ -11,6 +11,7 @@ from typing import Any, Literal
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
 from llmirage_server.cluster.lifecycle.autoscaler import TARGETS
 from llmirage_server.config.cluster import PoolConfig, instance_settings
+from llmirage_server.perf import look_up
 from llmirage_server.perf.bands import SHARES as SHARES
 from llmirage_server.perf.bands import UNKNOWN as UNKNOWN
 from llmirage_server.perf.bands import Band as Band
@@ -18,7 +19,6 @@ from llmirage_server.perf.bands import Quantity as Quantity
 from llmirage_server.perf.bands import Share as Share
 from llmirage_server.perf.bands import band_of
 from llmirage_server.perf.catalogue.lookup import common_gpu_sources, find_gpu, find_model
-from llmirage_server.perf.deployment import look_up
 from llmirage_server.perf.engines.lookup import find_engine
 
 _TENSOR_SIZES = (1, 2, 4, 8)

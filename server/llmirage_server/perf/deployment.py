@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
-from llmirage_server.perf import DeploymentError
+from llmirage_server.perf import DeploymentError, look_up
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, MoeBackend, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GIB, GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
@@ -26,17 +26,6 @@ from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, 
 from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.steps.step import RooflineStep
 from llmirage_server.perf.steps.step_model import GroupStepModel, PerfModel
-
-_Spec = TypeVar("_Spec")
-
-
-def look_up(find: Callable[[str], _Spec], setting: str, name: str, problems: list[str]) -> _Spec | None:
-    """Return what `find` finds, or None with its problems added to the list. setting: the one that has the name."""
-    try:
-        return find(name)
-    except DeploymentError as error:
-        problems.extend(f"{setting}: {problem}" for problem in error.problems)
-        return None
 
 
 def find_draft(speculative: Speculative | None, model: ModelSpec | None, problems: list[str]) -> ModelSpec | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmirage_server.perf import DeploymentError
+from llmirage_server.perf import DeploymentError, look_up
 from llmirage_server.perf.catalogue.yaml_files import Key, one_of, positive, read_own, text, truth, whole
 
 GIB = 1024**3
@@ -141,22 +141,19 @@ def gpu_from_file(path: str, find: Callable[[str], GpuSpec], entry_of: Callable[
     """
     about = "a GPU file is a list of `key: value` lines, such as `memory_mib: 81559`"
     entry, lines = read_own(path, GPU_KEYS, about, ("base", _CHANGED_KEYS))
-    named: dict[str, GpuSpec] = {}
     problems: list[str] = []
-    for key in ("base", "constants_of"):
-        if key in entry:
-            try:
-                named[key] = find(entry[key])
-            except DeploymentError as error:
-                problems += [f"{lines[(key,)]}: {key}: {problem}" for problem in error.problems]
+    base, twin = (
+        look_up(find, f"{lines[key,]}: {key}", entry[key], problems) if key in entry else None
+        for key in ("base", "constants_of")
+    )
     if problems:
         raise DeploymentError(problems)
-    if (base := named.get("base")) is not None:
+    if base is not None:
         whole = dict(entry_of(base.key))
         entry = whole | entry | {"tflops": whole["tflops"] | entry.get("tflops", {})}
         entry["name"] = entry["name"] if ("name",) in lines else f"{base.name} ({Path(path).stem})"
         entry["source"] = entry["source"] if ("source",) in lines else f"{path}, else {base.source}"
-    twin = named.get("constants_of", base)
+    twin = twin or base
     measured = twin.constants_of if twin else None
     if twin and measured:
         whose = f"those measured on {find(measured).name}, as {Path(path).name} asks"

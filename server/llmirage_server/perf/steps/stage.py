@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from typing import NamedTuple, TypeVar
 
 from llmirage_server.perf.engines.engine import Engine
@@ -267,25 +269,16 @@ class Stage:
 
 def merged(times: Iterable[OperationTime]) -> list[OperationTime]:
     """Operations of the same name as one line, bound by what bounds the longest of them; longest line first."""
-    lines: dict[str, OperationTime] = {}
-    longest: dict[str, float] = {}
-    for t in times:
-        known = lines.get(t.name)
-        if known is None:
-            lines[t.name], longest[t.name] = t, t.seconds
-            continue
-        bound = t.bound if t.seconds > longest[t.name] else known.bound
-        longest[t.name] = max(longest[t.name], t.seconds)
-        lines[t.name] = OperationTime(
-            t.name,
-            known.calls + t.calls,
-            known.seconds + t.seconds,
-            known.flops + t.flops,
-            known.bytes + t.bytes,
-            known.ideal_s + t.ideal_s,
-            bound,
-        )
-    return sorted(lines.values(), key=lambda line: -line.seconds)
+    by_name: dict[str, list[OperationTime]] = {}
+    for time in times:
+        by_name.setdefault(time.name, []).append(time)
+    lines = []
+    for name, group in by_name.items():
+        columns = zip(*(time[1:-1] for time in group), strict=True)
+        calls, seconds, flops, moved, ideal_s = (reduce(add, column) for column in columns)  # not sum(): as above
+        longest = max(group, key=lambda time: time.seconds)
+        lines.append(OperationTime(name, calls, seconds, flops, moved, ideal_s, longest.bound))
+    return sorted(lines, key=lambda line: -line.seconds)
 
 
 class EngineOverhead:
