@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from llmirage_server.replies.prompted import json_objects
 from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.structured.schema import Resolver, SchemaError, types_of
 from llmirage_server.replies.structured.validity import Validator, validator_for
@@ -339,7 +339,6 @@ def _unquoted(text: str) -> str:
 _DEEPEST = 3  # levels of objects in objects that are filled
 _MOST_SLOTS = 200  # properties filled from the text
 _STEPS_OF_A_SLOT = 25  # of planning: each has expressions of its own, compiled when it is looked for
-_DECODER = json.JSONDecoder()
 
 
 def arguments_for(call: PlannedCall, seed: int) -> dict[str, Any]:
@@ -386,18 +385,12 @@ def free_input(call: PlannedCall) -> str:
 
 def _objects(text: str, tool: str) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a text; of one like {"name": tool, "arguments": {...}} the arguments."""
-    at = text.find("{")
-    while at >= 0:
+    for value, _, _ in json_objects(text):
         spend()
-        try:
-            value, end = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            end = at + 1
-        else:
+        if value is not None:
             inner = value.get("arguments", value.get("parameters", value.get("input")))
             named = value.get("name", HIDDEN)
             yield inner if isinstance(inner, dict) and (named == tool or HIDDEN in str(named)) else value
-        at = text.find("{", end)
 
 
 def _slots(valid: Validator) -> list[Slot]:

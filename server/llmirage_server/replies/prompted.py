@@ -115,13 +115,23 @@ def without_schemas(text: str) -> str:
 
 def _schemas(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
     """Yield the JSON objects in a text that describe objects, with where each starts and ends."""
-    at = text.find("{") if _MARK in text else -1
+    for value, start, end in json_objects(text) if _MARK in text else ():
+        if value is None:
+            continue
+        if isinstance(value.get("properties"), dict) or ("$defs" in value and value.keys() & {"$ref", "anyOf", "allOf"}):
+            yield value, start, end
+
+
+def json_objects(text: str) -> Iterator[tuple[dict[str, Any] | None, int, int]]:
+    """Yield for each brace the JSON object that begins there, None for no object, and where it starts and ends.
+
+    Braces within an object are passed over.
+    """
+    at = text.find("{")
     while at >= 0:
         try:
             value, end = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
-            end = at + 1
-        else:
-            if isinstance(value.get("properties"), dict) or ("$defs" in value and value.keys() & {"$ref", "anyOf", "allOf"}):
-                yield value, at, end
+            value, end = None, at + 1
+        yield value, at, end
         at = text.find("{", end)

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from llmirage_server.replies.arguments import arguments_for, with_quoted
-from llmirage_server.replies.prompted import key_schema, typed_keys
+from llmirage_server.replies.prompted import json_objects, key_schema, typed_keys
 from llmirage_server.replies.reply import ReplyRequest, Tool, ToolChoice
 from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.structured.values import value_for
@@ -291,11 +291,8 @@ def _values(slots: Sequence[_Slot], texts: Sequence[str], request: ReplyRequest,
 def _schema(slot: _Slot, typed: Any) -> dict[str, Any]:
     told = slot.told
     if "schema" in told.lower() and "{" in told:
-        try:
-            found = json.JSONDecoder().raw_decode(told, told.index("{"))[0]
-        except ValueError:
-            found = None
-        if isinstance(found, dict):
+        found, _, _ = next(json_objects(told))
+        if found is not None:
             return found
     listed = _OPTIONS.search(told)
     options = [each.strip(" '\"`.") for each in re.split(r"[;,|/]| or ", told if listed is None else listed[1])]
