@@ -325,12 +325,10 @@ class ProseReplies:
                 ids, pieces = ids[: most - 1], pieces[: most - 1]
             ends = len(ids) < most
             ids, pieces = ids[:most], pieces[:most]
-        if stopped := _stopped(ids, pieces, request):
-            return stopped
-        self._remember("".join(pieces), ids)
-        if ends:
-            return Reply(np.append(ids, np.int32(self._end_id)), (*pieces, ""), "stop")
-        return Reply(ids, tuple(pieces), "length")
+        reply = _finished(ids, pieces, request, self._end_id if ends else None)
+        if reply.stop_reason is None:
+            self._remember("".join(pieces), ids)
+        return reply
 
 
 class EchoReplies:
@@ -356,14 +354,14 @@ class EchoReplies:
         ends = len(ids) < most and not endless
         ids = ids[:most]
         pieces = self._tokenizer.pieces(ids, final=False)
-        if stopped := _stopped(ids, pieces, request):
-            return stopped
-        if ends:
-            return Reply(np.append(ids, np.int32(self._tokenizer.end_id)), [*pieces, ""], "stop")
-        return Reply(ids, pieces, "length")
+        return _finished(ids, pieces, request, self._tokenizer.end_id if ends else None)
 
 
-def _stopped(ids: TokenIds, pieces: Sequence[str], request: ReplyRequest) -> Reply | None:
-    """Return the reply up to the first stop string of the request, None without one."""
+def _finished(ids: TokenIds, pieces: Sequence[str], request: ReplyRequest, end_id: int | None) -> Reply:
+    """Return the reply up to the first stop string of the request. end_id: ends the turn; None: a limit cuts it."""
     match = find_stop(pieces, request.stop, request.include_stop_str, request.min_tokens) if request.stop else None
-    return None if match is None else Reply(ids[: match.tokens], match.pieces, "stop", match.stop)
+    if match is not None:
+        return Reply(ids[: match.tokens], match.pieces, "stop", match.stop)
+    if end_id is None:
+        return Reply(ids, tuple(pieces), "length")
+    return Reply(np.append(ids, np.int32(end_id)), (*pieces, ""), "stop")
