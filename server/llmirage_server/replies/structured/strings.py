@@ -19,16 +19,8 @@ _TRIES = 10  # at random, to find a text that was not there before
 _Ways = list[dict[TextState, list[tuple[int, TextState]]]]  # by length: the ways on that lead to a text
 
 
-def matching(pattern: str, rng: random.Random, min_length: int = 0, max_length: int | None = None) -> str:
-    """Return a text that `pattern` matches (anywhere in it, as JSON Schema asks), in characters within the lengths.
-
-    Raises PatternError when there is none, BudgetError when finding one is too much work.
-    """
-    return text_of([TextDemand(pattern)], rng, min_length, max_length)
-
-
 def whole_match(pattern: str, seed: int) -> str:
-    """Return a text that is a match from end to end, as guided decoding by a regex asks. Raises as `matching`."""
+    """Return a text that is a match from end to end, as guided decoding by a regex asks. Raises as `text_of`."""
     return text_of([TextDemand(pattern, whole=True)], random.Random(seed))
 
 
@@ -41,7 +33,8 @@ def text_of(
 ) -> str:
     """Return a text that meets all demands, in characters within the lengths, other than those of `besides`.
 
-    Raises as `matching`. Patterns match it from end to end, if such a text exists: what stands around a match says nothing.
+    Patterns match it from end to end, if such a text exists: what stands around a match says nothing. Raises PatternError
+    when there is none, BudgetError when finding one is too much work.
     """
     exact = tuple([part._replace(whole=True) if not part.negative else part for part in parts])
     for demands in dict.fromkeys([exact, tuple(parts)]):

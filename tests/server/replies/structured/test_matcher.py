@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llmirage_server.replies.structured.budget import FULL, Budget, BudgetError, limited
 from llmirage_server.replies.structured.matcher import Language, TextDemand, compiled, language
 from llmirage_server.replies.structured.regex_syntax import NoPatternError, PatternError
-from llmirage_server.replies.structured.strings import matching, text_of, whole_match
+from llmirage_server.replies.structured.strings import text_of, whole_match
 
 LINE_ENDS = "\r\u2028\u2029"  # of which `re` knows nothing
 
@@ -34,6 +34,11 @@ def expressions() -> st.SearchStrategy[str]:
         )
 
     return st.recursive(leaves, deeper, max_leaves=6)
+
+
+def matching(expression: str, rng: random.Random, *lengths: int) -> str:
+    """A text that the expression matches, wherever in it."""
+    return text_of([TextDemand(expression)], rng, *lengths)
 
 
 def python_s(expression: str) -> re.Pattern[str] | None:
