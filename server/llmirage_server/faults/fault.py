@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
@@ -14,10 +13,9 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from llmirage_shared.settings import make_plain, settings_of, under
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.output import encoded, event, named_event
+from llmirage_shared.wire.output import EventSplitter, encoded, event, named_event
 
 END = b"\n\n"  # of an event
-ENDS = re.compile(rb"\r?\n\r?\n")  # also in other servers' streams
 # What reading objects that are not this server's may raise.
 OTHER_FORM = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 _TEXT_KEYS = frozenset(
@@ -329,7 +327,8 @@ class FaultyConnection:
         self.transport = transport
         self.altered: InjectedFault | None = None
         self._start: Message | None = None  # of a reply in one piece: its headers follow from its body
-        self._unread = b""  # the beginning of an event, or of a reply in one piece
+        self._body_read = b""  # of a reply in one piece
+        self._splitter = EventSplitter()
         self._streamed = False
         self._over = asyncio.Event()
         self._lock = asyncio.Lock()  # a stream's pings wait while it stalls
@@ -345,9 +344,9 @@ class FaultyConnection:
             elif self._streamed:
                 await self._stream(message.get("body", b""), last=not message.get("more_body"))
             else:
-                self._unread += message.get("body", b"")
+                self._body_read += message.get("body", b"")
                 if not message.get("more_body"):
-                    await self._whole(self._unread)
+                    await self._whole(self._body_read)
 
     async def receive(self) -> Message:
         """Return the client's next message; a disconnect once the fault has ended the response."""
@@ -388,23 +387,14 @@ class FaultyConnection:
 
     async def _stream(self, body: bytes, last: bool) -> None:
         assert self.altered is not None
-        for raw in self._events(body):
+        for raw in self._splitter.feed(body):
             event = read_event(raw)
             await self._play(self.altered.event(event, self.so_far))
             if self._over.is_set():
                 return
             self.so_far.note(event)
         if last:
-            await self._body(self._unread, last=True)
-
-    def _events(self, body: bytes) -> list[bytes]:
-        """Return the events that are complete now, with their blank lines."""
-        unread, start, events = self._unread + body, 0, []
-        for end in ENDS.finditer(unread):
-            events.append(unread[start : end.end()])
-            start = end.end()
-        self._unread = unread[start:]
-        return events
+            await self._body(self._splitter.rest, last=True)
 
     async def _whole(self, body: bytes) -> None:
         assert self.altered is not None

@@ -13,11 +13,12 @@ from typing import Any
 from llmirage_server.http.relay import Ending, ForwardedRequest
 from llmirage_server.http.sessions import SESSION_HEADERS, first_header, labels
 from llmirage_server.replies.recordings.foreign import KEPT_HEADERS, redacted
-from llmirage_server.replies.recordings.recording import Chunk, EventSplitter, Recording
+from llmirage_server.replies.recordings.recording import Chunk, Recording
 from llmirage_server.replies.recordings.redaction import Redactor, secrets_of
 from llmirage_server.replies.recordings.store import RecordingWriter, endpoint_of
 from llmirage_server.telemetry.traces.workload import RecordedCall, WorkloadWriter, recorded_call
 from llmirage_shared.virtual_time import precise_clock
+from llmirage_shared.wire.output import EventSplitter
 
 logger = logging.getLogger("llmirage")
 _OUTPUT_TOKENS = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')  # of any API's usage; streams may count up

@@ -129,6 +129,28 @@ def named_event(kind: str, value: dict[str, Any]) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + _encode(value).encode() + b"\n\n"
 
 
+EVENT_END = re.compile(rb"\r?\n\r?\n|\r\r")  # also in other servers' streams
+
+
+class EventSplitter:
+    """Collects the bytes of a stream; `rest` is the part of an event that has not ended."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the events that end in these bytes, with the blank lines that end them."""
+        searched = max(0, len(self.rest) - 3)
+        self.rest += data
+        events = []
+        start = 0
+        for match in EVENT_END.finditer(self.rest, searched):
+            events.append(self.rest[start : match.end()])
+            start = match.end()
+        self.rest = self.rest[start:]
+        return events
+
+
 def padded(event: bytes) -> bytes:
     """Return an event without a name, with the field at its end."""
     return padded_end(event, -_DATA)

@@ -12,7 +12,6 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from llmirage_server.faults.fault import ENDS
 from llmirage_server.http.bodies import MOST_VALUES, check_values, json_object
 from llmirage_server.http.byte_budget import Held
 from llmirage_server.http.dialect import Dialect
@@ -21,7 +20,7 @@ from llmirage_server.http.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.replies.structured.budget import InThread
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.output import encoded
+from llmirage_shared.wire.output import EVENT_END, encoded
 
 FRAME = "llmirage.frame"  # key in the scope of a frame's exchange
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
@@ -257,7 +256,7 @@ class EventFrames:
     def _events(self, data: bytes) -> None:
         """Send the events that are complete; the rest of one waits."""
         if b"\r" in data:
-            data = ENDS.sub(b"\n\n", data)
+            data = EVENT_END.sub(b"\n\n", data)
         *events, self._unread = data.split(b"\n\n")
         for event in events:
             head, _, payload = event.partition(b"data:")

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmirage_server.replies.recordings.recording import Chunk, EventSplitter, Recording, write_json
+from llmirage_server.replies.recordings.recording import Chunk, Recording, write_json
 from llmirage_server.replies.recordings.redaction import Redactor, secrets_of
 from llmirage_server.replies.recordings.store import endpoint_of
-from llmirage_shared.wire.output import DONE, event, named_event
+from llmirage_shared.wire.output import DONE, EventSplitter, event, named_event
 
 # Headers of responses that clients act on. Others differ each time, or tell of accounts.
 KEPT_HEADERS = ("content-type", "retry-after", "retry-after-ms", "x-should-retry", "location")

@@ -234,26 +234,6 @@ def write_json(value: Any, style: str = "compact", newline: bool = False) -> byt
 
 
 _DATA_LINE = re.compile(rb"((?:(?!data:)[^\r\n]*[\r\n]+)*data: ?)([^\r\n]*)([\r\n]*)")
-_END_OF_EVENT = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-
-
-class EventSplitter:
-    """Collects the bytes of a stream; `rest` is the part of an event that has not ended."""
-
-    def __init__(self) -> None:
-        self.rest = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the events that end in these bytes, with the blank lines that end them."""
-        searched = max(0, len(self.rest) - 3)
-        self.rest += data
-        events = []
-        start = 0
-        for match in _END_OF_EVENT.finditer(self.rest, searched):
-            events.append(self.rest[start : match.end()])
-            start = match.end()
-        self.rest = self.rest[start:]
-        return events
 
 
 def event_parts(event: bytes) -> tuple[bytes, bytes, bytes] | None:

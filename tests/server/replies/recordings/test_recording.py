@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_server.replies.recordings.recording import Chunk, EventSplitter, Recording, RecordingError, write_json
+from llmirage_server.replies.recordings.recording import Chunk, Recording, RecordingError, write_json
 from llmirage_server.replies.recordings.store import Matcher, RecordingLibrary, RecordingWriter, read_folder
+from llmirage_shared.wire.output import EventSplitter
 
 TEXTS = st.text(st.characters(codec="utf-8"))
 JSON = st.recursive(
