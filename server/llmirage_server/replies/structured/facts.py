@@ -274,11 +274,8 @@ class Ways:
         for keyword, demand in schema.items():
             if keyword in _VIOLATIONS:
                 yield from ((violation, scope) for violation in _VIOLATIONS[keyword](schema, demand, scope))
-            elif keyword == "$ref":
-                target, place = self._resolver.target(demand, scope)
-                yield {"not": target}, place
-            elif keyword == "$dynamicRef":
-                target, place = self._resolver.dynamic_target(demand, scope)
+            elif keyword in ("$ref", "$dynamicRef"):
+                [(target, place)] = self._resolver.referred({keyword: demand}, scope)
                 yield {"not": target}, place
         if schema.get("format") in FORMATS:  # last: many validators do not assert formats
             yield {"type": "string", NOT_FORMAT: schema["format"]}, scope

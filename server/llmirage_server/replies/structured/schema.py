@@ -91,6 +91,12 @@ class Resolver:
                 return self._dynamic[outermost, fragment], self._within(outermost, scope)
         return self.target(reference, scope)
 
+    def referred(self, schema: Schema, scope: Scope) -> Iterator[Placed]:
+        """Yield where the references of a schema itself lead."""
+        for keyword, follow in (("$ref", self.target), ("$dynamicRef", self.dynamic_target)):
+            if keyword in schema:
+                yield follow(schema[keyword], scope)
+
     def _resource(self, reference: str, scope: Scope) -> tuple[str, str]:
         """Return the URI of the resource that a reference leads to, and the rest of it."""
         uri, fragment = scope[-1], reference[1:]
@@ -184,10 +190,7 @@ class Resolver:
     def _height(self, schema: Schema, scope: Scope) -> float:
         if "enum" in schema or "const" in schema:
             return 0.0
-        heights = [0.0]
-        for keyword, follow in (("$ref", self.target), ("$dynamicRef", self.dynamic_target)):
-            if keyword in schema:
-                heights.append(self.height(*follow(schema[keyword], scope)))
+        heights = [0.0, *[self.height(*placed) for placed in self.referred(schema, scope)]]
         heights += [self.height(part, scope) for part in schema.get("allOf", ())]
         choices = [schema[key] for key in ("anyOf", "oneOf") if schema.get(key)]
         heights += [min([self.height(option, scope) for option in options]) for options in choices]

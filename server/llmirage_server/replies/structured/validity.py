@@ -284,10 +284,7 @@ class _Validation:
 
     def _applied(self, schema: Any, value: Any, scope: Scope) -> Iterator[Placed]:
         """Yield the schemas that a schema applies to the same value, and that it fits."""
-        if "$ref" in schema:
-            yield self._resolver.target(schema["$ref"], scope)
-        if "$dynamicRef" in schema:
-            yield self._resolver.dynamic_target(schema["$dynamicRef"], scope)
+        yield from self._resolver.referred(schema, scope)
         parts = [
             part
             for key in ("allOf", "anyOf", "oneOf")
