@@ -236,13 +236,15 @@ FORMATS: dict[str, StringFormat] = {
 }  # fmt: skip
 
 
-def _least(measure: Callable[[Any], Any], one: str, few: str) -> Callable[[Any, Any], str]:
-    return lambda demand, value: "" if measure(value) >= demand else f"{shown(value)} {one if demand == 1 else few}"
-
-
-def _most(measure: Callable[[Any], Any], many: str) -> Callable[[Any, Any], str]:
+def _least(few: str) -> Callable[[Any, Any], str]:
     return lambda demand, value: (
-        "" if measure(value) <= demand else f"{shown(value)} {'is expected to be empty' if demand == 0 else many}"
+        "" if len(value) >= demand else f"{shown(value)} {'should be non-empty' if demand == 1 else few}"
+    )
+
+
+def _most(many: str) -> Callable[[Any, Any], str]:
+    return lambda demand, value: (
+        "" if len(value) <= demand else f"{shown(value)} {'is expected to be empty' if demand == 0 else many}"
     )
 
 
@@ -260,16 +262,16 @@ _NUMBER: dict[str, Check] = {
     "multipleOf": _multiple,
 }
 _STRING: dict[str, Check] = {
-    "minLength": _least(len, "should be non-empty", "is too short"), "maxLength": _most(len, "is too long"),
+    "minLength": _least("is too short"), "maxLength": _most("is too long"),
     "pattern": _pattern, "format": _format,
 }  # fmt: skip
 _ARRAY: dict[str, Check] = {
-    "minItems": _least(len, "should be non-empty", "is too short"), "maxItems": _most(len, "is too long"),
+    "minItems": _least("is too short"), "maxItems": _most("is too long"),
     "uniqueItems": _unique,
 }  # fmt: skip
 _OBJECT: dict[str, Check] = {
-    "minProperties": _least(len, "should be non-empty", "does not have enough properties"),
-    "maxProperties": _most(len, "has too many properties"), "required": _required,
+    "minProperties": _least("does not have enough properties"),
+    "maxProperties": _most("has too many properties"), "required": _required,
     "dependentRequired": _dependent_required,
 }  # fmt: skip
 CHECKS: dict[str, dict[str, Check]] = {  # by the type of the value, by keyword
