@@ -132,11 +132,9 @@ class SettingOption(click.Option):
         return _BOTH_FLAGS.sub(r"--[no-]\1", record[0]), f"{first}.{default}"
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
         if self.metavar in ("FILE", "DIR"):
             names = completed(self.about.names() if self.about.names else (), incomplete)
-            return names or [CompletionItem(incomplete, type=self.metavar.lower())]
+            return names or [_completion(incomplete, self.metavar.lower())]
         return completed(self.about.names() if self.about.names else self.about.choices, incomplete)
 
 
@@ -161,14 +159,12 @@ class SetOption(click.Option):
             _keep(ctx, click.BadParameter(problem, ctx, self))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
         key, equals, begun = incomplete.partition("=")
         if not equals:
-            return [CompletionItem(f"{name}=") for name in _keys(ctx) if name.startswith(_as_key(key))]
+            return [_completion(f"{name}=") for name in _keys(ctx) if name.startswith(_as_key(key))]
         option = _setting(ctx, key)
         found = [] if option is None else option.shell_complete(ctx, begun)
-        return [CompletionItem(f"{key}={item.value}") for item in found]
+        return [_completion(f"{key}={item.value}") for item in found]
 
 
 class ConfigOption(click.Option):
@@ -206,9 +202,7 @@ class ConfigOption(click.Option):
         ctx.default_map = values
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(incomplete, type="file")]
+        return [_completion(incomplete, "file")]
 
 
 def _as_key(text: str) -> str:
@@ -237,12 +231,16 @@ def _keep(ctx: click.Context, problem: click.BadParameter) -> None:
     ctx.meta.setdefault(_PROBLEMS, []).append(problem)
 
 
+def _completion(value: str, kind: str = "plain") -> Any:
+    from click.shell_completion import CompletionItem  # here: only a shell that completes needs it
+
+    return CompletionItem(value, type=kind)
+
+
 def completed(names: Iterable[str], incomplete: str) -> list[Any]:
     """Return the names with that beginning, for a shell; of several between commas the last one is completed."""
-    from click.shell_completion import CompletionItem
-
     before, comma, last = incomplete.rpartition(",")
-    return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]
+    return [_completion(before + comma + name) for name in names if name.startswith(last)]
 
 
 def shows_all(ctx: click.Context) -> bool:
@@ -497,9 +495,7 @@ def argument(
 
 def _or_file(names: Callable[[], Iterable[str]]) -> Callable[..., list[Any]]:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
-        return completed(names(), incomplete) or [CompletionItem(incomplete, type="file")]
+        return completed(names(), incomplete) or [_completion(incomplete, "file")]
 
     return complete
 
