@@ -40,6 +40,11 @@ def utf8_text(data: bytes) -> str:
     return gathered(decoder.decode(data[end - PIECE : end], end >= len(data)) for end in ends)
 
 
+def without_surrogates(text: str) -> str:
+    """Return the text with surrogate pairs joined and lone surrogates replaced by U+FFFD, so that it can be UTF-8."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def short_cache(most: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """As lru_cache for a function of texts, but long ones are not kept: `most` calls take memory that is known."""
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_shared.texts import without_surrogates
+
 if TYPE_CHECKING:
     import tokenizers
 
@@ -31,10 +33,12 @@ class TokenizerError(ValueError):
     """A tokenizer that cannot be loaded or used. The message gives the reason and the remedy."""
 
 
+_PRINTABLE = (*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100))  # bytes that stand for themselves
+
+
 def byte_alphabet() -> list[str]:
     """Return the 256 characters that stand for bytes in byte-level BPE (GPT-2), in the order of their ids."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    return [chr(b) for b in printable] + [chr(0x100 + i) for i in range(256 - len(printable))]
+    return [chr(b) for b in _PRINTABLE] + [chr(0x100 + i) for i in range(256 - len(_PRINTABLE))]
 
 
 class Tokenizer:
@@ -209,16 +213,10 @@ class Tokenizer:
         return pieces
 
 
-def without_surrogates(text: str) -> str:
-    """Return the text with surrogate pairs joined and lone surrogates replaced by U+FFFD, so that it can be UTF-8."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 @lru_cache(maxsize=1)
 def _byte_of_character() -> dict[str, int]:
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in set(printable)]
-    return dict(zip(byte_alphabet(), [*printable, *others], strict=True))
+    others = [b for b in range(256) if b not in _PRINTABLE]
+    return dict(zip(byte_alphabet(), [*_PRINTABLE, *others], strict=True))
 
 
 def _as_list(ids: TokenIds | Sequence[int]) -> list[int]:

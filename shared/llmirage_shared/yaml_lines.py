@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from llmirage_shared.settings import ConfigError
+from llmirage_shared.texts import without_surrogates
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def _plain(path: str, node: Any, constructor: Any) -> Any:
     try:
         value = constructor.construct_object(node, deep=True)
         if isinstance(value, str) and _SURROGATE.search(value):  # JSON writes other characters as two of them
-            value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            value = without_surrogates(value)
         return value
     except ValueError as error:  # a date, for instance, that no calendar has
         raise ConfigError([f"{path}:{node.start_mark.line + 1}: not valid YAML: {error}"]) from None

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from llmirage_shared import synthetic_text
 from llmirage_shared.prompt_encoder import END_OF_TURN, SPECIAL_TOKENS
+from llmirage_shared.texts import without_surrogates
 from llmirage_shared.tokenizer_loader import embedded
-from llmirage_shared.tokens import without_surrogates
 
 ENGLISH = """The harbour was quiet when we arrived, and the fishermen had already taken their boats out to sea. My sister
 wanted coffee, so we walked along the street until we found a small place with blue chairs. She asked me whether I had

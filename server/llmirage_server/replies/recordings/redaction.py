@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus, unquote_plus
 
 from llmirage_server.replies.recordings.recording import event_parts, json_style, write_json
+from llmirage_shared.texts import without_surrogates
 
 REDACTED = "REDACTED"
 SHORTEST_KEY = 8  # characters; a shorter one would be found in innocent words ("test"): it is only left out as a header
@@ -108,7 +109,7 @@ class Redactor:
 
     def value(self, value: Any) -> Any:
         """Return a JSON value; numbers may be keys, too. Lone surrogates, which no file can hold, become U+FFFD."""
-        return self._redacted(value, _without_surrogates)
+        return self._redacted(value, without_surrogates)
 
     def _redacted(self, value: Any, form: Callable[[str], str] = str) -> Any:
         """form: changes each text before it is searched."""
@@ -197,10 +198,6 @@ class Redactor:
             if text[-length:] in self._beginnings:
                 return length
         return 0
-
-
-def _without_surrogates(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _least_of_cut(key: str) -> int:
