@@ -120,6 +120,8 @@ class Checker:
         """Return a finite float in [minimum, maximum], or in (minimum, maximum] with above_minimum."""
         if type(value) is float and minimum < value <= maximum and value < math.inf:
             return value
+        if value is ABSENT:
+            return None
         if isinstance(value, str):
             try:
                 number = float(value)
@@ -198,7 +200,8 @@ class Checker:
     def mapping(self, value: object, field: str | None) -> dict[str, Any] | None:
         if isinstance(value, dict):
             return value
-        self.fail(field, f"Input should be a valid dictionary (a JSON object), got {kind_of(value)}")
+        if value is not ABSENT:
+            self.fail(field, f"Input should be a valid dictionary (a JSON object), got {kind_of(value)}")
         return None
 
     def texts(self, value: object, field: str, *, may_be_empty: bool = True) -> tuple[str, ...] | None:

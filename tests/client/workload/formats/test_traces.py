@@ -338,6 +338,16 @@ def test_a_bad_file_is_refused_with_line_and_field(name: str, rows: Any, problem
     assert found.startswith(problem if problem.startswith(("line ", "has no ")) else f"line 1: {problem}")
 
 
+@pytest.mark.parametrize(("name", "field"), [("weka_trace", "requests.0.t"), ("agentic_mooncake", "not_before_ms")])
+def test_a_missing_number_is_one_problem(name: str, field: str, tmp_path: Path) -> None:
+    if name == "weka_trace":
+        rows = [WEKA | {"requests": [{"type": "n", "in": 1, "out": 1}]}]
+    else:
+        rows = [HEADER, {key: value for key, value in PLAY.items() if key != field}]
+    problems = problems_of(write(tmp_path, *rows), name)
+    assert problems == [f"line {len(rows)}: {field}: Field required"]
+
+
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BLIS = "request_id,round_index,input_tokens,output_tokens,arrival_time_us\n"
 ROUNDS = "session_id,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\n"
