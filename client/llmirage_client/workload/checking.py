@@ -11,14 +11,11 @@ import difflib
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from llmirage_client.workload.session import NOBODY, Problem, Tenant
-from llmirage_shared.plural import plural
 
 Value = TypeVar("Value")
 
@@ -29,6 +26,7 @@ _FALSE = {"false", "f", "no", "n", "off", "0"}
 
 AT_LEAST_ONE_ITEM = "List should have at least 1 item after validation, not 0"
 MOST_TOKENS = 10_000_000  # of one prompt or reply; more is a mistake of the file, and no endpoint could take it
+MS_PER_S = 1e3
 FIELD_REQUIRED = "Field required"
 ABSENT = object()  # what `required` returns for a missing key; checks let it pass, as the problem is noted already
 
@@ -68,6 +66,29 @@ class Checker:
         """Return values[key] as read by `read`; None where the key is missing or null."""
         value = values.get(key)
         return None if value is None else read(value, prefix + key)
+
+    def need(
+        self, values: Mapping[str, Any], key: str, read: Callable[[object, str], Value | None], prefix: str = ""
+    ) -> Value | None:
+        """Return values[key] as read by `read`; a missing key is a problem."""
+        return read(self.required(values, key, prefix), prefix + key)
+
+    def ms_as_s(self, values: Mapping[str, Any], key: str, prefix: str = "") -> float | None:
+        """Return seconds of a number of milliseconds; None where the key is missing or null."""
+        number_ms = self.given(values, key, self.number, prefix)
+        return None if number_ms is None else number_ms / MS_PER_S
+
+    def name(self, value: object, field: str) -> str | None:
+        """Return a text that is not empty."""
+        return self.text(value, field, may_be_empty=False)
+
+    def tokens(self, value: object, field: str) -> int | None:
+        """Return the length of a prompt, or of a reply that has one."""
+        return self.integer(value, field, minimum=1, maximum=MOST_TOKENS)
+
+    def tokens_from_0(self, value: object, field: str) -> int | None:
+        """Return the length of what may be empty."""
+        return self.integer(value, field, minimum=0, maximum=MOST_TOKENS)
 
     def text(self, value: object, field: str, *, may_be_empty: bool = True) -> str | None:
         if value is ABSENT:
@@ -236,29 +257,3 @@ def kind_of(value: object) -> str:
     if isinstance(value, int | float):
         return "a number"
     return {"str": "a string", "list": "an array", "dict": "an object"}.get(type(value).__name__, type(value).__name__)
-
-
-_CLOSE = 0.75
-
-
-class StrayKeys:
-    """Collects the unknown keys of a file. Formats that allow any key would lose a misspelt one without a word."""
-
-    def __init__(self) -> None:
-        self._unused: Counter[str] = Counter()
-
-    def look(self, row: Mapping[str, Any], known: AbstractSet[str], check: Checker, prefix: str = "") -> None:
-        """Note a key that is nearly a known key which the row lacks as a problem."""
-        if row.keys() <= known:
-            return
-        for key in row:
-            if key in known:
-                continue
-            near = difflib.get_close_matches(key, known, n=1, cutoff=_CLOSE)
-            if near and near[0] not in row:
-                check.fail(prefix + key, f"is not a key of this format (did you mean '{near[0]}'?)")
-            else:
-                self._unused[key] += 1
-
-    def notes(self) -> tuple[str, ...]:
-        return tuple(f"'{key}' is not used (in {plural(count, 'place')})" for key, count in sorted(self._unused.items()))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 from llmirage_client.workload.checking import FIELD_REQUIRED, Checker
 from llmirage_client.workload.files import ARRAY_OF_ARRAYS, read_records, read_values
 from llmirage_client.workload.format import Option
+from llmirage_client.workload.loading import LeftOut
 from llmirage_client.workload.request_graph import free_name
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_shared.plural import plural
@@ -28,20 +27,6 @@ LENGTHS = (
     TOKENIZER,
 )
 """The length is in characters, or with a tokenizer in tokens, chat template included."""
-
-
-@dataclass(slots=True)
-class LeftOut:
-    """Counts of rows left out of a valid file, by reason, for the notes."""
-
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def add(self, reason: str) -> None:
-        self.reasons[reason] += 1
-
-    def notes(self) -> Iterator[str]:
-        for reason, count in self.reasons.items():
-            yield f"left out {count:,}: {reason}"
 
 
 ReadLine = Callable[[Any, Checker], tuple[Turn, ...]]

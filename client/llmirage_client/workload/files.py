@@ -276,23 +276,33 @@ def _all_below(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def read_rows_below(path: str, problems: list[Problem]) -> Iterator[tuple[Path, dict[str, Any], Checker]]:
+@contextmanager
+def problems_of(name: str | None, problems: list[Problem]) -> Iterator[list[Problem]]:
+    """Give a list for the problems of one file of a folder, which go to `problems` with its name.
+
+    So do those of a WorkloadError; it is raised where there is no name, for a file that is no part of a folder.
+    """
+    found: list[Problem] = []
+    try:
+        yield found
+    except WorkloadError as error:
+        if name is None:
+            raise
+        found += error.problems
+    problems += [replace(problem, file=name) for problem in found]
+
+
+def read_rows_below(path: str, problems: list[Problem]) -> Iterator[tuple[dict[str, Any], Checker]]:
     """Yield the object of every record of the file, or of those below a folder, as `read_rows` does."""
     for file in files_below(path):
         name = str(file.relative_to(path)) if Path(path) != file else None
-        found: list[Problem] = []
-        try:
+        with problems_of(name, problems) as found:
             for line, value in read_records(str(file), found):
                 check = Checker(line, name)
                 row = check.mapping(value, None)
                 if row is not None:
-                    yield file, row, check
+                    yield row, check
                 problems += check.problems
-        except WorkloadError as error:
-            if name is None:
-                raise
-            found += error.problems
-        problems += [replace(problem, file=name) for problem in found]
 
 
 def is_over_lines(head: bytes) -> bool:
@@ -409,14 +419,14 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class Places:
-    """Finds the lines of values in `text`, a valid JSON document, by path: ("data", 0, "payloads")."""
+    """Finds the lines of values in `text`, a valid JSON document, by path: ("data", "0", "payloads")."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._decode = JSONDecoder().raw_decode
-        self._members: dict[int, dict[str | int, int]] = {}  # start of a container -> start of each of its values
+        self._members: dict[int, dict[str, int]] = {}  # start of a container -> start of each of its values
 
-    def line(self, path: Sequence[str | int]) -> int:
+    def line(self, path: Sequence[str]) -> int:
         """Return line number from 1 of the value at `path`, or of the innermost part of the path that there is."""
         position = self._skip(0)
         for step in path:
@@ -431,14 +441,14 @@ class Places:
         match = _SPACE.match(self._text, position)
         return match.end() if match else position
 
-    def _walk(self, position: int) -> Iterator[tuple[str | int, int]]:
+    def _walk(self, position: int) -> Iterator[tuple[str, int]]:
         opening = self._text[position]
         if opening not in "[{":
             return
         position = self._skip(position + 1)
         index = 0
         while self._text[position] not in "]}":
-            key: str | int = index
+            key = str(index)
             if opening == "{":
                 key, position = self._value(position)
                 position = self._skip(self._skip(position) + 1)  # past the colon
@@ -450,6 +460,17 @@ class Places:
 
     def _value(self, position: int) -> tuple[Any, int]:
         return self._decode(self._text, position)
+
+
+def placed(problems: Sequence[Problem], data: bytes, depth: int | None = None) -> list[Problem]:
+    """Return problems of a JSON document with the lines of their fields, or of the first `depth` steps of these."""
+    places = Places(data.decode("utf-8"))
+    return [
+        replace(problem, line=places.line((problem.field or "").split(".")[:depth]))
+        if problem.field or problem.line is None
+        else problem
+        for problem in problems
+    ]
 
 
 def cells_of(line: str) -> list[str]:

@@ -240,6 +240,11 @@ def never(_: object) -> bool:
     return False
 
 
+def any_of(*alternatives: Collection[str]) -> Callable[[Collection[str]], bool]:
+    """Return a function that says whether an object has all keys of one of the alternatives."""
+    return lambda keys: any(set(alternative).issubset(keys) for alternative in alternatives)
+
+
 @dataclass(slots=True, frozen=True)
 class Format:
     """One workload format.

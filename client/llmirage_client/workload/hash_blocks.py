@@ -68,13 +68,6 @@ def recorded_turn(prompt: SyntheticUser, output_tokens: int, arrival_s: float | 
     return Turn(synthetic=prompt, max_tokens=most, min_tokens=most, arrival_s=arrival_s)
 
 
-def without_reply_note(requests: int) -> list[str]:
-    """Return the note on requests with a reply of 0 tokens, where there are any."""
-    if not requests:
-        return []
-    return [f"{requests:,} recorded replies have 0 tokens: these requests ask for 1, as an endpoint gives no fewer"]
-
-
 def key_of(*place: object) -> int:
     """Return the key of a synthetic text by its place in a workload; 62 bits."""
     return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest()) >> 2

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, MOST_TOKENS, TENANT_KEYS, Checker
-from llmirage_client.workload.files import read_rows
-from llmirage_client.workload.format import Format
-from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
+from llmirage_client.workload.format import Format, any_of
+from llmirage_client.workload.loading import Loading
+from llmirage_client.workload.session import Session, TokenSpec, Turn, Workload
 from llmirage_shared.plural import plural
 
 _CALL_KEYS = frozenset({"input_toks", "output_toks", "input_tok_ids", "output_tok_ids", "priority"})
@@ -31,19 +31,18 @@ _NS_PER_S = 1e9
 
 def load(path: str) -> Workload:
     """Load every line of the file, by arrival time. Raises WorkloadError with all problems, each with line and field."""
-    problems: list[Problem] = []
+    file = Loading(path)
     sessions: list[Session] = []
     first_line: dict[str, int] = {}
     unused: Counter[str] = Counter()
-    for row, check in read_rows(path, problems):
+    for row, check in file.rows():
         session = _session(row, check, unused)
         line = check.line or 0
         if session is not None and first_line.setdefault(session.id, line) != line:
             check.fail("session_id", f"duplicate session_id '{session.id}' (first on line {first_line[session.id]})")
         if session is not None and not check.problems:
             sessions.append(session)
-    if problems:
-        raise WorkloadError(path, problems)
+    file.raise_problems()
     sessions.sort(key=lambda session: session.arrival_s or 0.0)
     notes = (f"'{key}' is not used (in {plural(count, 'place')})" for key, count in unused.items())
     return Workload.of_roots(FORMAT.name, path, sessions, notes)
@@ -57,7 +56,7 @@ def _session(row: Mapping[str, Any], check: Checker, unused: Counter[str]) -> Se
         name, tenant = f"request_{check.line}", check.tenant(row)
         return Session(name, (turn,), mode="tokens", arrival_s=arrival_s, line=check.line, tenant=tenant)
     unused.update(row.keys() - _SESSION_KEYS)
-    session_id = check.text(check.required(row, "session_id"), "session_id", may_be_empty=False)
+    session_id = check.need(row, "session_id", check.name)
     turns, tenant = _chain(row["sub_requests"], _priority(row, "", check), check, unused), check.tenant(row)
     if session_id is None:
         return None
@@ -154,7 +153,7 @@ FORMAT = Format(
     name="agentic_jsonl",
     summary="requests and sessions of chained calls in tokens or token ids, with arrival times and tool waits",
     needs="'sub_requests', or 'input_toks' and 'output_toks', on every line",
-    recognises=lambda keys: bool({"sub_requests", "input_toks", "output_toks", "input_tok_ids"} & set(keys)),
+    recognises=any_of(("sub_requests",), ("input_toks",), ("output_toks",), ("input_tok_ids",)),
     load=load,
     aliases=("flat_jsonl", "llmservingsim"),
     order=20,

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlparse
 
-from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys, kind_of
-from llmirage_client.workload.files import fault, read_bytes, read_rows
+from llmirage_client.workload.checking import Checker, kind_of
+from llmirage_client.workload.files import fault, problems_of, read_bytes, read_rows
 from llmirage_client.workload.format import Format, Option, first_keys
+from llmirage_client.workload.loading import Loading, StrayKeys
 from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 
@@ -258,7 +259,7 @@ class ContentReader:
 
 
 TURN_KEYS = frozenset((*MODALITY_KEYS, "type", "timestamp", "delay", "role", "session_id", "output_length", "extra"))
-_MS_PER_S = 1e3
+NO_EXTRA: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True, frozen=True)
@@ -281,62 +282,33 @@ class AuthoredTurn:
 class TurnReader:
     """Reads the turns of one file."""
 
-    def __init__(self) -> None:
+    def __init__(self, stray: StrayKeys) -> None:
         self._contents = ContentReader()
-        self.stray = StrayKeys()
+        self._stray = stray
 
     def read(self, row: Mapping[str, Any], check: Checker, prefix: str = "") -> AuthoredTurn:
         """Read one turn. Problems go to the checker."""
-        self.stray.look(row, TURN_KEYS, check, prefix)
+        self._stray.look(row, TURN_KEYS, check, prefix)
         check_type(row, "single_turn", check, prefix)
         content = self._contents.read(row, check, prefix)
         role = check.given(row, "role", check.text, prefix)
-        timing = read_timing(row, check, prefix)
+        arrival_s = check.ms_as_s(row, "timestamp", prefix)
+        delay_s = check.ms_as_s(row, "delay", prefix) or 0.0
         if row.get("timestamp") and row.get("delay"):
             check.rule("timestamp and delay cannot be set together", prefix[:-1] or None)
-        max_tokens = read_output_length(row, check, prefix)
-        extra = read_extra(row, check, prefix)
+        max_tokens = check.given(row, "output_length", check.tokens, prefix)
+        extra = check.given(row, "extra", check.mapping, prefix) or NO_EXTRA
         session_id = check.given(row, "session_id", check.text, prefix)
         turn = Turn(
             messages=({"role": role or "user", "content": content.rendered()},),
             max_tokens=max_tokens,
             extra=extra,
-            delay_s=timing.delay_s,
-            arrival_s=timing.arrival_s,
+            delay_s=delay_s,
+            arrival_s=arrival_s,
         )
         dispatched = ("timestamp", "delay", "output_length", "extra")
         bare = content.only_text and all(row.get(key) is None for key in dispatched)
         return AuthoredTurn(turn, role or "user", content, bare, session_id or None)
-
-
-@dataclass(slots=True, frozen=True)
-class Timing:
-    """The times of an authored turn."""
-
-    arrival_s: float | None
-    delay_s: float
-
-
-def read_timing(row: Mapping[str, Any], check: Checker, prefix: str = "") -> Timing:
-    """Read `timestamp` and `delay`, both in milliseconds."""
-    timestamp_ms = check.given(row, "timestamp", check.number, prefix)
-    delay_ms = check.given(row, "delay", check.number, prefix)
-    return Timing(None if timestamp_ms is None else timestamp_ms / _MS_PER_S, (delay_ms or 0.0) / _MS_PER_S)
-
-
-def read_output_length(row: Mapping[str, Any], check: Checker, prefix: str = "") -> int | None:
-    """Read `output_length`."""
-    value = row.get("output_length")
-    return None if value is None else check.integer(value, f"{prefix}output_length", minimum=1, maximum=MOST_TOKENS)
-
-
-NO_EXTRA: Mapping[str, Any] = {}
-
-
-def read_extra(row: Mapping[str, Any], check: Checker, prefix: str = "") -> Mapping[str, Any]:
-    """Read `extra`, further request parameters."""
-    value = row.get("extra")
-    return NO_EXTRA if value is None else check.mapping(value, f"{prefix}extra") or NO_EXTRA
 
 
 def check_type(row: Mapping[str, Any], name: str, check: Checker, prefix: str = "") -> None:
@@ -347,19 +319,18 @@ def check_type(row: Mapping[str, Any], name: str, check: Checker, prefix: str = 
 
 def load(path: str) -> Workload:
     """Load every line of the file. Raises WorkloadError with all problems, each with line and field."""
-    problems: list[Problem] = []
-    reader = TurnReader()
+    file = Loading(path)
+    reader = TurnReader(file.stray)
     lines: SessionLines[AuthoredTurn] = SessionLines()
-    for row, check in read_rows(path, problems):
+    for row, check in file.rows():
         turn = reader.read(row, check)
         lines.add(turn.session_id, check.line or 0, [turn])
-    if problems:
-        raise WorkloadError(path, problems)
+    file.raise_problems()
     sessions = [
         Session(name, tuple(row.turn for row in group), mode="isolated", arrival_s=group[0].turn.arrival_s, line=line)
         for name, line, group in lines.sessions()
     ]
-    return scheduled(FORMAT.name, path, sessions, reader.stray.notes())
+    return scheduled(FORMAT.name, path, sessions, file.notes())
 
 
 FORMAT = Format(
@@ -377,23 +348,22 @@ _MULTI_TURN_KEYS = frozenset(("type", "session_id", "turns"))
 
 def load_multi_turn(path: str) -> Workload:
     """Load every conversation of the file. Raises WorkloadError with all problems, each with line and field."""
-    problems: list[Problem] = []
-    reader = TurnReader()
+    file = Loading(path)
+    reader = TurnReader(file.stray)
     lines: SessionLines[AuthoredTurn] = SessionLines()
-    for row, check in read_rows(path, problems):
-        reader.stray.look(row, _MULTI_TURN_KEYS, check)
+    for row, check in file.rows():
+        file.stray.look(row, _MULTI_TURN_KEYS, check)
         check_type(row, MULTI_TURN.name, check)
         session_id = check.given(row, "session_id", check.text)
         entries = check.items(check.required(row, "turns"), "turns", may_be_empty=False) or []
         read = [(check.mapping(entry, f"turns.{i}"), f"turns.{i}.") for i, entry in enumerate(entries)]
         lines.add(session_id, check.line or 0, [reader.read(turn, check, at) for turn, at in read if turn is not None])
-    if problems:
-        raise WorkloadError(path, problems)
+    file.raise_problems()
     sessions = []
     for name, line, group in lines.sessions():
         turns = _with_system_prompt(group)
         sessions.append(Session(name, turns, arrival_s=turns[0].arrival_s, line=line))
-    return scheduled(MULTI_TURN.name, path, sessions, reader.stray.notes())
+    return scheduled(MULTI_TURN.name, path, sessions, file.notes())
 
 
 def _with_system_prompt(authored: Sequence[AuthoredTurn]) -> tuple[Turn, ...]:
@@ -440,16 +410,14 @@ def load_random_pool(
     Raises WorkloadError with all problems, each with file, line and field.
     """
     sizes = (batch_size_text, batch_size_image, batch_size_audio, batch_size_video)
-    problems: list[Problem] = []
-    stray = StrayKeys()
+    loading = Loading(path)
     reader = ContentReader()
     pools = []
     for file in pool_files(Path(path)):
-        found: list[Problem] = []
-        pools.append(list(_pool(str(file), reader, stray, found)))
-        problems += [replace(problem, file=file.name) for problem in found] if Path(path).is_dir() else found
-    if problems:
-        raise WorkloadError(path, problems)
+        name = file.name if Path(path).is_dir() else None
+        with problems_of(name, loading.problems) as found:
+            pools.append(list(_pool(str(file) if name else path, reader, loading.stray, found)))
+    loading.raise_problems()
     if not pools:
         raise fault(path, "is a directory without any file; each file of it is a pool")
     rng = random.Random(seed)
@@ -458,7 +426,7 @@ def load_random_pool(
     sessions = [Session(f"session_{number:06d}", (turn,), mode="isolated") for number, turn in enumerate(turns)]
     entries = " x ".join(f"{len(pool):,}" for pool in pools)
     note = f"{conversations:,} requests are drawn from {entries} entries by seed {seed} (--num-conversations, --random-seed)"
-    return Workload.of_roots(RANDOM_POOL.name, path, sessions, (note, *stray.notes()))
+    return Workload.of_roots(RANDOM_POOL.name, path, sessions, (note, *loading.notes()))
 
 
 def _draws(pools: list[list[Content]], count: int, rng: random.Random) -> Iterator[Content]:
@@ -487,12 +455,7 @@ def _batches(pools: list[list[Content]], count: int, sizes: tuple[int, ...], rng
 
 
 def _pool(path: str, reader: ContentReader, stray: StrayKeys, problems: list[Problem]) -> Iterator[Content]:
-    try:
-        data = read_bytes(path)
-    except WorkloadError as error:
-        problems += error.problems
-        return
-    for row, check in read_rows(data, problems):
+    for row, check in read_rows(read_bytes(path), problems):
         for key in _SINGLE_TURN_ONLY:
             if row.get(key) is not None:
                 check.fail(key, "is not for random_pool: its entries have no order, times or sessions (see single_turn)")

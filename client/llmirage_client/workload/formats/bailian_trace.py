@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
-from llmirage_client.workload.files import read_rows
-from llmirage_client.workload.format import Format, Option
+from llmirage_client.workload.checking import Checker
+from llmirage_client.workload.format import Format, Option, any_of
 from llmirage_client.workload.hash_blocks import read_prompt
+from llmirage_client.workload.loading import Loading, StrayKeys
 from llmirage_client.workload.schedule import scheduled
-from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import Problem, Session, Turn, Workload
 
 _KEYS = frozenset(("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type", "turn", "hash_ids"))
 _NO_PARENT = -1
@@ -37,35 +37,32 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
 
     Raises WorkloadError with all problems, each with line and field.
     """
-    problems: list[Problem] = []
-    stray = StrayKeys()
+    file = Loading(path)
     rows: dict[int, _ChatLine] = {}
-    for fields, check in read_rows(path, problems):
-        row = _read(fields, check, stray, block_size)
+    for fields, check in file.rows():
+        row = _read(fields, check, file.stray, block_size)
         if row is not None and rows.setdefault(row.chat_id, row) is not row:
             check.fail("chat_id", f"{row.chat_id} is also on line {rows[row.chat_id].line}; ids must be unique")
-    groups = _conversations(rows, problems)
-    if problems:
-        raise WorkloadError(path, problems)
+    groups = _conversations(rows, file.problems)
+    file.raise_problems()
     sessions = []
     for root, group in groups.items():
         group.sort(key=lambda row: row.number)
         turns = tuple(row.turn for row in group)
         line = min(row.line for row in group)
         sessions.append(Session(str(root), turns, mode="isolated", arrival_s=turns[0].arrival_s, line=line))
-    return scheduled(FORMAT.name, path, sessions, stray.notes())
+    return scheduled(FORMAT.name, path, sessions, file.notes())
 
 
 def _read(row: Mapping[str, Any], check: Checker, stray: StrayKeys, block_tokens: int) -> _ChatLine | None:
     stray.look(row, _KEYS, check)
-    chat_id = check.integer(check.required(row, "chat_id"), "chat_id")
+    chat_id = check.need(row, "chat_id", check.integer)
     parent = check.integer(row.get("parent_chat_id", _NO_PARENT), "parent_chat_id")
     number = check.integer(row.get("turn", 1), "turn")
     check.given(row, "type", check.text)
-    timestamp_s = check.number(row["timestamp"], "timestamp") if "timestamp" in row else None
-    check.required(row, "timestamp")
-    tokens = check.integer(check.required(row, "input_length"), "input_length", minimum=1, maximum=MOST_TOKENS) or 0
-    output_tokens = check.integer(check.required(row, "output_length"), "output_length", minimum=1, maximum=MOST_TOKENS)
+    timestamp_s = check.need(row, "timestamp", check.number)
+    tokens = check.need(row, "input_length", check.tokens) or 0
+    output_tokens = check.need(row, "output_length", check.tokens)
     key = check.line or 0
     synthetic = read_prompt(tokens, row.get("hash_ids"), block_tokens, key, check, "hash_ids")
     turn = Turn(synthetic=synthetic, max_tokens=output_tokens, min_tokens=output_tokens, arrival_s=timestamp_s)
@@ -103,7 +100,7 @@ FORMAT = Format(
     name="bailian_trace",
     summary="Alibaba's Qwen traces: lengths with block hashes, conversations by parent_chat_id",
     needs="'chat_id', 'timestamp', 'input_length' and 'output_length' on every line",
-    recognises=lambda keys: "chat_id" in keys and {"input_length", "output_length", "parent_chat_id"} & set(keys) != set(),
+    recognises=any_of(*(("chat_id", key) for key in ("input_length", "output_length", "parent_chat_id"))),
     load=load,
     order=30,
     aliases=("bailian",),

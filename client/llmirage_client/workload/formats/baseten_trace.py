@@ -12,18 +12,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llmirage_client.workload.checking import MOST_TOKENS, Checker
+from llmirage_client.workload.checking import MS_PER_S, Checker
 from llmirage_client.workload.files import fault
 from llmirage_client.workload.format import Format, Option, never
-from llmirage_client.workload.hash_blocks import without_reply_note
+from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.schedule import scheduled
-from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import Session, Turn, Workload
 
 _COLUMNS = ("timestamp_start_unix_ms", "prompt", "input_tokens", "output_tokens")
 _SESSIONS = ("provided_session_id", "poor_man_session_id")
 _USED = (*_COLUMNS, *_SESSIONS, "total_hashes", "block_size", "duration_e2e_ms")
 _MAGIC = b"PAR1"
-_MS_PER_S = 1e3
 
 
 def load(path: str, *, force_min_tokens: bool = True, kv_hints: bool = True) -> Workload:
@@ -33,25 +32,21 @@ def load(path: str, *, force_min_tokens: bool = True, kv_hints: bool = True) -> 
 
     Raises WorkloadError with all problems, each with its row and column.
     """
-    problems: list[Problem] = []
+    file = Loading(path)
     rows = list(_rows(path))
     column = _session_column(rows)
     groups: dict[str, list[tuple[float, float, Turn, int]]] = {}
-    without_reply = 0
     for number, row in enumerate(rows, start=1):
         check = Checker(number)
         read = _read(row, check, force_min_tokens, kv_hints)
-        problems += check.problems
+        file.problems += check.problems
         if read is not None:
             given = None if column is None else row.get(column)
             groups.setdefault(f"row_{number}" if given is None else str(given), []).append((*read, number))
-            without_reply += not row["output_tokens"]
-    if not rows:
-        problems.append(Problem("has no rows"))
-    if problems:
-        raise WorkloadError(path, problems)
+            file.without_reply += not row["output_tokens"]
+    file.finish(rows, "has no rows")
     sessions = [_session(name, group) for name, group in groups.items()]
-    return scheduled(FORMAT.name, path, sessions, without_reply_note(without_reply))
+    return scheduled(FORMAT.name, path, sessions, file.notes())
 
 
 def _rows(path: str) -> Iterator[Mapping[str, Any]]:
@@ -85,8 +80,8 @@ def _read(
     """Start, end and request."""
     start_ms = check.number(row["timestamp_start_unix_ms"], "timestamp_start_unix_ms")
     prompt = check.text(row["prompt"], "prompt")
-    check.integer(row["input_tokens"], "input_tokens", minimum=0, maximum=MOST_TOKENS)
-    output = check.integer(row["output_tokens"], "output_tokens", minimum=0, maximum=MOST_TOKENS)
+    check.tokens_from_0(row["input_tokens"], "input_tokens")
+    output = check.tokens_from_0(row["output_tokens"], "output_tokens")
     duration_ms = check.given(row, "duration_e2e_ms", check.number) or 0.0
     if start_ms is None or prompt is None or output is None:
         return None
@@ -95,9 +90,9 @@ def _read(
     if kv_hints:
         hints = {"hash_ids": row.get("total_hashes") or None, "block_size": row.get("block_size")}
         extra |= {key: value for key, value in hints.items() if value is not None}
-    start_s = start_ms / _MS_PER_S
+    start_s = start_ms / MS_PER_S
     turn = Turn(({"role": "user", "content": prompt},), max_tokens=most, extra=extra, arrival_s=start_s)
-    return start_s, start_s + duration_ms / _MS_PER_S, turn
+    return start_s, start_s + duration_ms / MS_PER_S, turn
 
 
 def _session(name: str, group: list[tuple[float, float, Turn, int]]) -> Session:

@@ -29,9 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from llmirage_client.workload.checking import MOST_TOKENS, Checker
-from llmirage_client.workload.conversation_lines import LeftOut
-from llmirage_client.workload.files import fault, header_of, read_head, read_table
+from llmirage_client.workload.checking import Checker
+from llmirage_client.workload.files import fault, header_of, read_head
 from llmirage_client.workload.format import Format, Option, never
 from llmirage_client.workload.hash_blocks import (
     GrowingPrompts,
@@ -39,10 +38,10 @@ from llmirage_client.workload.hash_blocks import (
     key_of,
     recorded_turn,
     unknown_prompt,
-    without_reply_note,
 )
+from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.schedule import SessionLines, scheduled
-from llmirage_client.workload.session import Problem, Session, SyntheticUser, Tenant, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import Session, SyntheticUser, Tenant, Turn, Workload, WorkloadError
 from llmirage_shared.yaml_lines import read_plain
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -50,23 +49,19 @@ COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 def load(path: str) -> Workload:
     """Load every request of the file. Raises WorkloadError with all problems, each with line and column."""
-    problems: list[Problem] = []
+    file = Loading(path)
     sessions: list[Session] = []
-    without_reply = 0
-    for row, check in read_table(path, COLUMNS, problems):
+    for row, check in file.table(COLUMNS):
         line = check.line or 0
         at_s = check.moment(row[COLUMNS[0]], COLUMNS[0])
-        tokens = check.integer(row[COLUMNS[1]], COLUMNS[1], minimum=1, maximum=MOST_TOKENS)
-        output = check.integer(row[COLUMNS[2]], COLUMNS[2], minimum=0, maximum=MOST_TOKENS)
+        tokens = check.tokens(row[COLUMNS[1]], COLUMNS[1])
+        output = check.tokens_from_0(row[COLUMNS[2]], COLUMNS[2])
         if at_s is not None and tokens is not None and output is not None:
-            without_reply += not output
+            file.without_reply += not output
             turn = recorded_turn(unknown_prompt(tokens, line), output, at_s)
             sessions.append(Session(f"request_{line}", (turn,), "isolated", at_s, line=line))
-    if not sessions and not problems:
-        problems.append(Problem("has no requests below its header"))
-    if problems:
-        raise WorkloadError(path, problems)
-    return scheduled(FORMAT.name, path, sessions, without_reply_note(without_reply))
+    file.finish(sessions, "has no requests below its header")
+    return scheduled(FORMAT.name, path, sessions, file.notes())
 
 
 FORMAT = Format(
@@ -92,10 +87,10 @@ def load_burst_gpt(path: str, *, sessions: bool = True) -> Workload:
 
     Raises WorkloadError with all problems, each with line and column, if no row can be read or the file is no CSV.
     """
-    problems: list[Problem] = []
+    file = Loading(path)
     lines: SessionLines[_BurstRow] = SessionLines()
     failed = 0
-    for cells, check in read_table(path, _BURST_COLUMNS, problems):
+    for cells, check in file.table(_BURST_COLUMNS):
         if not cells[_BURST_COLUMNS[2]].strip("0."):
             failed += 1
             continue
@@ -104,13 +99,11 @@ def load_burst_gpt(path: str, *, sessions: bool = True) -> Workload:
         if row is not None:
             lines.add(session_id, row.line, [row])
     groups = list(lines.sessions())
-    if not groups and not problems:
-        problems.append(Problem("has no successful requests" if failed else "has no requests below its header"))
-    if not groups or not all(problem.field for problem in problems):
-        raise WorkloadError(path, problems)
+    if not groups or not all(problem.field for problem in file.problems):
+        file.finish(groups, "has no successful requests" if failed else "has no requests below its header")
     notes = [f"{failed:,} of the requests failed when the trace was recorded (0 response tokens): skipped"] if failed else []
-    if unreadable := {problem.line for problem in problems}:
-        notes.append(f"rows that cannot be read: {len(unreadable):,}, skipped; the first: {problems[0]}")
+    if unreadable := {problem.line for problem in file.problems}:
+        notes.append(f"rows that cannot be read: {len(unreadable):,}, skipped; the first: {file.problems[0]}")
     return scheduled(BURST_GPT.name, path, [_burst_session(*group) for group in groups], notes)
 
 
@@ -123,8 +116,8 @@ class _BurstRow(NamedTuple):  # a trace has millions
 
 def _burst_row(cells: Mapping[str, str], check: Checker) -> _BurstRow | None:
     timestamp_s = check.number(cells[_BURST_COLUMNS[0]], _BURST_COLUMNS[0])
-    tokens = check.integer(cells[_BURST_COLUMNS[1]], _BURST_COLUMNS[1], minimum=1, maximum=MOST_TOKENS)
-    output_tokens = check.integer(cells[_BURST_COLUMNS[2]], _BURST_COLUMNS[2], minimum=1, maximum=MOST_TOKENS)
+    tokens = check.tokens(cells[_BURST_COLUMNS[1]], _BURST_COLUMNS[1])
+    output_tokens = check.tokens(cells[_BURST_COLUMNS[2]], _BURST_COLUMNS[2])
     if timestamp_s is None or tokens is None or output_tokens is None:
         return None
     return _BurstRow(timestamp_s, check.line or 0, tokens, output_tokens)
@@ -186,25 +179,21 @@ def load_blis(path: str, *, block_size: int = _BLIS_BLOCK_TOKENS, header: str | 
     if path.endswith((".yaml", ".yml")):
         path, header = _csv_of(path), header or path
     about = _header(path, header)
-    problems: list[Problem] = []
-    left_out = LeftOut()
+    file = Loading(path)
     rows: dict[str, list[_Row]] = {}
-    for cells, check in read_table(path, _BLIS_COLUMNS, problems):
+    for cells, check in file.table(_BLIS_COLUMNS):
         if cells.get("status", "").lower() not in _OK:
-            left_out.add("requests that failed when they were recorded")
+            file.left_out.add("requests that failed when they were recorded")
             continue
         row = _blis_row(cells, check)
         if row is not None:
             rows.setdefault(row.session, []).append(row)
         if any(cells.get(f"{kind}_tokens", "").strip("0.") for kind in ("image", "audio", "video")):
-            left_out.add("pictures, sounds and videos of requests: their tokens are text")
-    if not rows and not problems:
-        problems.append(Problem("; ".join(["has no request that can run", *left_out.notes()])))
-    if problems:
-        raise WorkloadError(path, problems)
+            file.left_out.add("pictures, sounds and videos of requests: their tokens are text")
+    file.finish(rows, "has no request that can run")
     grows = about.get("session_context_growth") == "accumulate"
     sessions = [_blis_session(name, own, block_size, grows) for name, own in rows.items()]
-    return scheduled(BLIS.name, path, sessions, left_out.notes())
+    return scheduled(BLIS.name, path, sessions, file.notes())
 
 
 def _header(path: str, given: str | None) -> Mapping[str, Any]:
@@ -251,12 +240,12 @@ def _yaml(file: Path) -> Mapping[str, Any] | None:
 
 
 def _blis_row(cells: Mapping[str, str], check: Checker) -> _Row | None:
-    tokens = check.integer(cells["input_tokens"], "input_tokens", minimum=1, maximum=MOST_TOKENS)
-    output = check.integer(cells["output_tokens"], "output_tokens", minimum=0, maximum=MOST_TOKENS)
+    tokens = check.tokens(cells["input_tokens"], "input_tokens")
+    output = check.tokens_from_0(cells["output_tokens"], "output_tokens")
     number = check.integer(cells["round_index"], "round_index", minimum=0)
     arrival_us = check.number(cells["arrival_time_us"], "arrival_time_us")
     think_us = check.number(cells["think_time_us"], "think_time_us") if cells.get("think_time_us") else 0.0
-    prefix = check.integer(cells.get("prefix_length") or "0", "prefix_length", minimum=0, maximum=MOST_TOKENS)
+    prefix = check.tokens_from_0(cells.get("prefix_length") or "0", "prefix_length")
     if tokens is None or output is None or number is None or arrival_us is None or check.problems:
         return None
     session = cells.get("session_id") or f"request_{cells['request_id']}"

@@ -7,14 +7,14 @@ follow each other, each as long after the previous reply as recorded; a child's 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmirage_client.workload.checking import FIELD_REQUIRED, MOST_TOKENS, Checker
-from llmirage_client.workload.files import read_rows_below
-from llmirage_client.workload.format import Format, Option
-from llmirage_client.workload.hash_blocks import key_of, read_prompt, recorded_turn, unknown_prompt, without_reply_note
+from llmirage_client.workload.checking import FIELD_REQUIRED, MS_PER_S, Checker
+from llmirage_client.workload.format import Format, Option, any_of
+from llmirage_client.workload.hash_blocks import key_of, read_prompt, recorded_turn, unknown_prompt
+from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.request_graph import GraphError, Need, RecordedRequest, plays_of, sessions_of_play
 from llmirage_client.workload.schedule import scheduled_trees
 from llmirage_client.workload.session import Problem, Session, SyntheticUser, Workload, WorkloadError
@@ -22,7 +22,6 @@ from llmirage_client.workload.session import Problem, Session, SyntheticUser, Wo
 SCHEMA = "dynamo.request.trace.v1"
 _SKIPPED = ("tool_start", "request_payload")
 _TOOL_ENDS = ("tool_end", "tool_error")
-_MS_PER_S = 1e3
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,22 +60,19 @@ def load(path: str, *, block_size: int | None = None) -> Workload:
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
-    problems: list[Problem] = []
+    file = Loading(path)
     trace = _DynamoTrace()
-    for _, row, check in read_rows_below(path, problems):
+    for row, check in file.rows_below():
         event = row
         if "event" in row and "schema" not in row:
             event = check.mapping(row["event"], "event") or {}
         _read(event, trace, block_size, check)
-    if not trace.requests and not problems:
-        problems.append(Problem("has no request_end"))
     with_session = [request for request in trace.requests if request.session is not None]
     if with_session and len(with_session) < len(trace.requests):
         without = next(request for request in trace.requests if request.session is None)
         message = "Field required: either all requests have one or none"
-        problems.append(Problem(message, without.line, "agent_context.session_id", without.file))
-    if problems:
-        raise WorkloadError(path, problems)
+        file.problems.append(Problem(message, without.line, "agent_context.session_id", without.file))
+    file.finish(trace.requests, "has no request_end")
     first_s = min(request.start_s for request in trace.requests)
     sessions: list[Session] = []
     names: set[str] = set()
@@ -85,15 +81,15 @@ def load(path: str, *, block_size: int | None = None) -> Workload:
             sessions += sessions_of_play(play, names, min(request.start_s for request in play) - first_s)
     except GraphError as error:
         raise WorkloadError(path, [Problem(f"'{error.request.id}' {error}", error.request.line)]) from None
-    without_reply = sum(not request.output_tokens for request in trace.requests)
-    return scheduled_trees(FORMAT.name, path, sessions, without_reply_note(without_reply))
+    file.without_reply = sum(not request.output_tokens for request in trace.requests)
+    return scheduled_trees(FORMAT.name, path, sessions, file.notes())
 
 
 def _read(event: Mapping[str, Any], trace: _DynamoTrace, block_tokens: int | None, check: Checker) -> None:
     if event.get("schema") != SCHEMA:
         check.fail("schema", f"Input should be '{SCHEMA}'")
         return
-    kind = check.text(check.required(event, "event_type"), "event_type")
+    kind = check.need(event, "event_type", check.text)
     context = check.given(event, "agent_context", check.mapping) or {}
     session = check.given(context, "session_id", check.text, "agent_context.") or None
     parent = check.given(context, "parent_session_id", check.text, "agent_context.") or None
@@ -121,8 +117,8 @@ def _read_request(event: Mapping[str, Any], session: str | None, block_tokens: i
     if row is None:
         return None
     at = "request."
-    name = check.text(check.required(row, "request_id", at), f"{at}request_id", may_be_empty=False)
-    output = check.integer(check.required(row, "output_tokens", at), f"{at}output_tokens", minimum=0, maximum=MOST_TOKENS)
+    name = check.need(row, "request_id", check.name, at)
+    output = check.need(row, "output_tokens", check.tokens_from_0, at)
     total_ms = check.given(row, "total_time_ms", check.number, at)
     start_ms = check.given(row, "request_received_ms", check.number, at)
     if start_ms is None:
@@ -133,8 +129,8 @@ def _read_request(event: Mapping[str, Any], session: str | None, block_tokens: i
     prompt = _prompt(row, name or "", block_tokens, check)
     if name is None or prompt is None or check.problems:
         return None
-    start_s = start_ms / _MS_PER_S
-    end_s = start_s + (total_ms or 0.0) / _MS_PER_S
+    start_s = start_ms / MS_PER_S
+    end_s = start_s + (total_ms or 0.0) / MS_PER_S
     return _Served(name, check.line or 0, check.file, session, start_s, end_s, prompt, output or 0)
 
 
@@ -142,14 +138,12 @@ def _prompt(row: Mapping[str, Any], name: str, block_tokens: int | None, check: 
     replay = check.given(row, "replay", check.mapping, "request.")
     key = key_of(SCHEMA, name)
     if replay is None:
-        tokens = check.integer(
-            check.required(row, "input_tokens", "request."), "request.input_tokens", minimum=1, maximum=MOST_TOKENS
-        )
+        tokens = check.need(row, "input_tokens", check.tokens, "request.")
         return None if tokens is None else unknown_prompt(tokens, key)
     at = "request.replay."
-    tokens = check.integer(check.required(replay, "input_length", at), f"{at}input_length", minimum=1, maximum=MOST_TOKENS)
+    tokens = check.need(replay, "input_length", check.tokens, at)
     size = replay.get("trace_block_size")
-    size = block_tokens if size is None else check.integer(size, f"{at}trace_block_size", minimum=1, maximum=MOST_TOKENS)
+    size = block_tokens if size is None else check.tokens(size, f"{at}trace_block_size")
     if size is None and not check.problems:
         check.fail(f"{at}trace_block_size", FIELD_REQUIRED)
     if tokens is None or size is None:
@@ -211,16 +205,11 @@ def _last(requests: Sequence[_Served], by_s: float) -> _Served | None:
     return next((request for request in reversed(requests) if request.start_s <= by_s), None)
 
 
-def recognises(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    return f"schema={SCHEMA}" in keys or {"schema", "event_type", "request"} <= set(keys) or "event.event_type" in keys
-
-
 FORMAT = Format(
     name="dynamo_request_trace",
     summary="requests that NVIDIA Dynamo served (dynamo.request.trace.v1), with agents' sessions, as lengths and hashes",
     needs="'schema': 'dynamo.request.trace.v1' and 'event_type' on every line",
-    recognises=recognises,
+    recognises=any_of((f"schema={SCHEMA}",), ("schema", "event_type", "request"), ("event.event_type",)),
     load=load,
     aliases=("dynamo.request.trace.v1",),
     order=12,

@@ -28,7 +28,7 @@ from __future__ import annotations
 import difflib
 import math
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from llmirage_client.workload.checking import Checker, kind_of
@@ -36,14 +36,14 @@ from llmirage_client.workload.conversation_lines import (
     LENGTHS,
     MAX_TURNS,
     SKIP_BAD_LINES,
-    LeftOut,
     LengthFilter,
     conversation,
     load_lines,
     required,
 )
-from llmirage_client.workload.format import DATASET_OFFSET, Format, Option, never
+from llmirage_client.workload.format import DATASET_OFFSET, Format, Option, any_of, never
 from llmirage_client.workload.hash_blocks import key_of
+from llmirage_client.workload.loading import LeftOut
 from llmirage_client.workload.session import Problem, SyntheticUser, Turn, Workload, WorkloadError
 from llmirage_shared.plural import plural
 
@@ -221,8 +221,8 @@ def _values(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
         message = check.mapping(entry, at[:-1])
         if message is None:
             continue
-        speaker = check.text(check.required(message, "from", at), f"{at}from")
-        text = check.text(check.required(message, "value", at), f"{at}value")
+        speaker = check.need(message, "from", check.text, at)
+        text = check.need(message, "value", check.text, at)
         if speaker in _HUMANS and text is not None:
             if text.strip():
                 questions.append(text.strip())
@@ -245,16 +245,11 @@ def _without_human(exchange: dict[str, Any], at: str, check: Checker, left_out: 
         required(check, exchange, "human", f"{at}.")
 
 
-def recognises_share_gpt(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    return bool({"conversation", "conversations.from", "[].conversations.from", "[].conversation"} & set(keys))
-
-
 SHARE_GPT = Format(
     name="share_gpt",
     summary="ShareGPT conversations of several turns, one a line; live replies take the assistant's places",
     needs='\'conversation\', a list of {"human", "assistant"}, or \'conversations\', of {"from", "value"}, in every object',
-    recognises=recognises_share_gpt,
+    recognises=any_of(("conversation",), ("conversations.from",), ("[].conversations.from",), ("[].conversation",)),
     load=load_share_gpt,
     aliases=("share_gpt_multi_turn", "share_gpt_zh_multi_turn", "share_gpt_en_multi_turn"),
     order=40,
@@ -330,9 +325,7 @@ TRIE = Format(
     name="trie",
     summary="agent traces as lengths: prompt, replies, tool outputs and tool latencies, one a line",
     needs="'input_prompt_length', 'num_turns' and the lists of lengths on every line",
-    recognises=lambda keys: (
-        "input_prompt_length" in keys or {"tool_call_output_length", "assistant_response_length"} <= set(keys)
-    ),
+    recognises=any_of(("input_prompt_length",), ("tool_call_output_length", "assistant_response_length")),
     load=load_trie,
     aliases=("applied_compute_agentic", "trie_agentic_coding", "trie_code_qa", "trie_office_work"),
     order=40,

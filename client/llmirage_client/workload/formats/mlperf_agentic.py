@@ -6,14 +6,14 @@ Rows of one conversation stand together, numbered from 1. A failed request ends 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmirage_client.workload.checking import MOST_TOKENS, Checker
-from llmirage_client.workload.files import read_rows
-from llmirage_client.workload.format import Format, Option
-from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_client.workload.checking import Checker
+from llmirage_client.workload.format import Format, Option, any_of
+from llmirage_client.workload.loading import Loading
+from llmirage_client.workload.session import Problem, Session, Turn, Workload
 
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "": ("user",), "user": ("assistant",), "assistant": ("tool", "user"), "tool": ("assistant", "user")
@@ -45,13 +45,13 @@ def load(path: str, *, tool_delays: bool = True, salts: bool = False) -> Workloa
 
     Raises WorkloadError with all problems, each with line and field.
     """
-    problems: list[Problem] = []
+    file = Loading(path)
     found: dict[str, _Conversation] = {}
     last = ""
-    for row, check in read_rows(path, problems):
+    for row, check in file.rows():
         if row.get("_type") == "dataset_metadata":
             continue
-        name = check.text(check.required(row, "conversation_id"), "conversation_id", may_be_empty=False)
+        name = check.need(row, "conversation_id", check.name)
         if name is None:
             continue
         if not (name.isascii() and name.isprintable()):
@@ -63,11 +63,8 @@ def load(path: str, *, tool_delays: bool = True, salts: bool = False) -> Workloa
         _read(row, found.setdefault(name, _Conversation(check.line or 0)), tool_delays, check)
     for name, one in found.items():
         if salts and one.system is None:
-            problems.append(Problem(f"'{name}' has no system prompt, which the option salts needs", one.line, "system"))
-    if not found and not problems:
-        problems.append(Problem("has no conversations"))
-    if problems:
-        raise WorkloadError(path, problems)
+            file.problems.append(Problem(f"'{name}' has no system prompt, which the option salts needs", one.line, "system"))
+    file.finish(found, "has no conversations")
     sessions = [_session(name, one, salts) for name, one in found.items()]
     return Workload.of_roots(FORMAT.name, path, sessions)
 
@@ -86,7 +83,7 @@ def _read(row: Mapping[str, Any], found: _Conversation, tool_delays: bool, check
     found.rows += 1
     if number is not None and number != found.rows:
         check.fail("turn", f"is {number}, but this is row {found.rows} of its conversation")
-    role = check.text(check.required(row, "role"), "role")
+    role = check.need(row, "role", check.text)
     if role is None:
         return
     if role not in _FOLLOWS or not role:
@@ -110,7 +107,7 @@ def _read(row: Mapping[str, Any], found: _Conversation, tool_delays: bool, check
         Turn(
             messages=tuple(found.new),
             model=check.given(row, "model", check.text),
-            max_tokens=None if limit is None else check.integer(limit, _LIMITS[0], minimum=1, maximum=MOST_TOKENS),
+            max_tokens=None if limit is None else check.tokens(limit, _LIMITS[0]),
             tools=check.given(row, "tools", check.mappings),
             extra={key: row[key] for key in _PARAMETERS if row.get(key) is not None},
             delay_s=delay_s if tool_delays else 0.0,
@@ -140,7 +137,7 @@ def _assistant(row: Mapping[str, Any], found: _Conversation, check: Checker) -> 
 def _user(row: Mapping[str, Any], check: Checker) -> list[Message]:
     content = row.get("content")
     if not isinstance(content, list):
-        content = check.text(check.required(row, "content"), "content")
+        content = check.need(row, "content", check.text)
     name = check.given(row, "name", check.text)
     return [{"role": "user", "content": content} | ({"name": name} if name else {})]
 
@@ -156,22 +153,16 @@ def _result_messages(entries: list[Any], check: Checker) -> Iterator[Message]:
         result = check.mapping(entry, f"tool_results.{i}")
         if result is None:
             continue
-        name = check.text(check.required(result, "tool_call_id", at), f"{at}tool_call_id")
+        name = check.need(result, "tool_call_id", check.text, at)
         check.required(result, "content", at)
         yield {"role": "tool", "tool_call_id": name, "content": result.get("content")}
-
-
-def recognises(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    known = set(keys)
-    return {"conversation_id", "turn", "role"} <= known or "_type=dataset_metadata" in known
 
 
 FORMAT = Format(
     name="mlperf_agentic",
     summary="recorded agents' conversations with tools, a message a line (MLPerf Endpoints); the file's replies are sent",
     needs="'conversation_id', 'turn' and 'role' on every line",
-    recognises=recognises,
+    recognises=any_of(("conversation_id", "turn", "role"), ("_type=dataset_metadata",)),
     load=load,
     aliases=("agentic_inference",),
     order=22,

@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
-from llmirage_client.workload.checking import ABSENT, FIELD_REQUIRED, MOST_TOKENS, TENANT_KEYS, Checker, StrayKeys
+from llmirage_client.workload.checking import ABSENT, FIELD_REQUIRED, MS_PER_S, TENANT_KEYS, Checker
 from llmirage_client.workload.files import fault, read_rows
-from llmirage_client.workload.format import Format, Option
-from llmirage_client.workload.formats.authored import check_type, read_extra, read_output_length, read_timing
-from llmirage_client.workload.hash_blocks import ids_within, key_of, read_prompt, recorded_turn, without_reply_note
+from llmirage_client.workload.format import Format, Option, any_of
+from llmirage_client.workload.formats.authored import NO_EXTRA, check_type
+from llmirage_client.workload.hash_blocks import ids_within, key_of, read_prompt, recorded_turn
+from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.request_graph import GraphError, Need, RecordedRequest, plays_of, sessions_of_play
 from llmirage_client.workload.schedule import SessionLines, scheduled, scheduled_trees
 from llmirage_client.workload.session import (
@@ -36,7 +37,6 @@ from llmirage_client.workload.session import (
     Tenant,
     Turn,
     Workload,
-    WorkloadError,
 )
 
 Way = Literal["input_length", "text_input", "messages", "payload"]
@@ -66,11 +66,10 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS, prompts: str = "delta") -
     """
     if prompts not in _PROMPTS:
         raise fault(path, f"Input should be {' or '.join(_PROMPTS)}, got '{prompts}'", field="option prompts")
-    problems: list[Problem] = []
-    stray = StrayKeys()
+    file = Loading(path)
     lines: SessionLines[_TraceLine] = SessionLines()
-    for row, check in read_rows(path, problems):
-        stray.look(row, _KEYS, check)
+    for row, check in file.rows():
+        file.stray.look(row, _KEYS, check)
         check_type(row, FORMAT.name, check)
         session_id = check.given(row, "session_id", check.text)
         read = _read(row, check, block_size)
@@ -81,8 +80,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS, prompts: str = "delta") -
             if group and group[0].mode != read.mode:
                 check.fail(None, _mixed(session_id or "", group[0]))
             group.append(read)
-    if problems:
-        raise WorkloadError(path, problems)
+    file.raise_problems()
     sessions = [
         Session(
             name,
@@ -94,7 +92,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS, prompts: str = "delta") -
         )
         for name, line, group in lines.sessions()
     ]
-    return scheduled(FORMAT.name, path, sessions, (*stray.notes(), *_what_lines_mean(sessions)))
+    return scheduled(FORMAT.name, path, sessions, (*file.notes(), *_what_lines_mean(sessions)))
 
 
 def _what_lines_mean(sessions: Sequence[Session]) -> list[str]:
@@ -136,9 +134,10 @@ def _mixed(session_id: str, first: _TraceLine) -> str:
 
 def _read(row: Mapping[str, Any], check: Checker, block_tokens: int) -> _TraceLine | None:
     line = check.line or 0
-    timing = read_timing(row, check)
-    max_tokens = read_output_length(row, check)
-    extra = read_extra(row, check)
+    arrival_s = check.ms_as_s(row, "timestamp")
+    delay_s = check.ms_as_s(row, "delay") or 0.0
+    max_tokens = check.given(row, "output_length", check.tokens)
+    extra = check.given(row, "extra", check.mapping) or NO_EXTRA
     given = [way for way in _WAYS if row.get(way) is not None]
     if len(given) != 1:
         hint = " ('input_text' is called 'text_input')" if "input_text" in row else ""
@@ -153,7 +152,7 @@ def _read(row: Mapping[str, Any], check: Checker, block_tokens: int) -> _TraceLi
     tools = None
     match way:
         case "input_length":
-            tokens = check.integer(row["input_length"], "input_length", minimum=1, maximum=MOST_TOKENS) or 0
+            tokens = check.tokens(row["input_length"], "input_length") or 0
             synthetic = read_prompt(tokens, row.get("hash_ids"), block_tokens, line, check, "hash_ids")
         case "text_input":
             messages = ({"role": "user", "content": check.text(row["text_input"], "text_input") or ""},)
@@ -168,7 +167,7 @@ def _read(row: Mapping[str, Any], check: Checker, block_tokens: int) -> _TraceLi
         payload = check.mapping(row["payload"], "payload")
         if payload is not None and not payload:
             check.rule("'payload' must be a non-empty dict", "payload")
-        turn = Turn(payload=payload, delay_s=timing.delay_s, arrival_s=timing.arrival_s)
+        turn = Turn(payload=payload, delay_s=delay_s, arrival_s=arrival_s)
     else:
         turn = Turn(
             messages=messages,
@@ -177,8 +176,8 @@ def _read(row: Mapping[str, Any], check: Checker, block_tokens: int) -> _TraceLi
             min_tokens=max_tokens if synthetic else None,
             tools=tools,
             extra=extra,
-            delay_s=timing.delay_s,
-            arrival_s=timing.arrival_s,
+            delay_s=delay_s,
+            arrival_s=arrival_s,
         )
     return _TraceLine(line, mode, turn, check.tenant(row))
 
@@ -261,7 +260,6 @@ _OLD_KEYS = frozenset((
     *_BOTH, *_POLICY, "timestamp", "wait_for", "delay", "delay_ms", "tool_wait_ms", "branches", "prefix_reset",
     "tool_events",
 ))  # fmt: skip
-_MS_PER_S = 1e3
 
 
 def load_agentic(path: str, *, block_size: int | None = None) -> Workload:
@@ -269,14 +267,14 @@ def load_agentic(path: str, *, block_size: int | None = None) -> Workload:
 
     Raises WorkloadError with all problems, each with line and field.
     """
-    problems: list[Problem] = []
-    reader = _MooncakeReader(block_size or _fitting_block_tokens(path))
-    for row, check in read_rows(path, problems):
+    file = Loading(path)
+    reader = _MooncakeReader(file, block_size or _fitting_block_tokens(path))
+    for row, check in file.rows():
         if "schema" in row:
             reader.read_header(row, check)
         else:
             reader.read(row, check)
-    return reader.workload(path, problems)
+    return reader.workload()
 
 
 def _fitting_block_tokens(path: str) -> int:
@@ -292,14 +290,13 @@ def _fitting_block_tokens(path: str) -> int:
 class _MooncakeReader:
     """The plays of a file. newer: it has a header."""
 
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, file: Loading, block_tokens: int) -> None:
+        self._file = file
         self._block_tokens = block_tokens
         self._newer = False
         self._scoped = False
-        self._stray = StrayKeys()
         self._lines: dict[tuple[str, str], int] = {}
         self._plays: dict[str, list[RecordedRequest]] = {}
-        self._without_reply = 0
 
     def read_header(self, row: Mapping[str, Any], check: Checker) -> None:
         if row["schema"] != SCHEMA:
@@ -311,17 +308,17 @@ class _MooncakeReader:
             check.fail("hash_id_scope", "Input should be 'local' or 'global'")
         if self._newer or self._lines:
             check.fail(None, "a header is the first line of its file")
-        size = check.integer(check.required(row, "block_size"), "block_size", minimum=1, maximum=MOST_TOKENS)
+        size = check.need(row, "block_size", check.tokens)
         self._block_tokens = size or self._block_tokens
         self._newer, self._scoped = True, scope == "local"
 
     def read(self, row: Mapping[str, Any], check: Checker) -> None:
-        self._stray.look(row, _AGENTIC_KEYS if self._newer else _OLD_KEYS, check)
-        name = check.text(check.required(row, "request_id"), "request_id", may_be_empty=False)
-        stream = check.text(check.required(row, "session_id"), "session_id", may_be_empty=False)
-        play = check.text(check.required(row, "play_id"), "play_id", may_be_empty=False) if self._newer else ""
-        tokens = check.integer(check.required(row, "input_length"), "input_length", minimum=1, maximum=MOST_TOKENS) or 0
-        output = check.integer(check.required(row, "output_length"), "output_length", minimum=0, maximum=MOST_TOKENS)
+        self._file.stray.look(row, _AGENTIC_KEYS if self._newer else _OLD_KEYS, check)
+        name = check.need(row, "request_id", check.name)
+        stream = check.need(row, "session_id", check.name)
+        play = check.need(row, "play_id", check.name) if self._newer else ""
+        tokens = check.need(row, "input_length", check.tokens) or 0
+        output = check.need(row, "output_length", check.tokens_from_0)
         line = check.line or 0
         prompt = read_prompt(tokens, row.get("hash_ids"), self._block_tokens, line, check, "hash_ids")
         blocks = 0 if prompt.block_ids is None else len(prompt.block_ids)
@@ -338,22 +335,21 @@ class _MooncakeReader:
         if self._scoped and prompt.block_ids is not None and blocks:
             scope = key_of(SCHEMA, row.get("source_play_ordinal", play))
             prompt = replace(prompt, block_ids=ids_within(prompt.block_ids, scope))
-        self._without_reply += output == 0
+        self._file.without_reply += output == 0
         turn = recorded_turn(prompt, output or 0)
         full_name = f"{play}/{stream}" if play else stream
         self._plays.setdefault(play, []).append(RecordedRequest(name, full_name, turn, start_s, needs, line))
 
     def _needs(self, row: Mapping[str, Any], check: Checker) -> tuple[float, tuple[Need, ...]]:
-        start_ms = check.number(check.required(row, "not_before_ms"), "not_before_ms") or 0.0
+        start_ms = check.need(row, "not_before_ms", check.number) or 0.0
         needs = []
-        entries = check.items(check.required(row, "dependencies"), "dependencies") or []
-        for i, entry in enumerate(entries):
+        for i, entry in enumerate(check.need(row, "dependencies", check.items) or []):
             at = f"dependencies.{i}"
             given = check.mapping(entry, at)
             if given is None:
                 continue
             check.unknown_keys(given, ("request_id", "trigger", "delay_ms", "relation"), f"{at}.")
-            name = check.text(check.required(given, "request_id", f"{at}."), f"{at}.request_id", may_be_empty=False)
+            name = check.need(given, "request_id", check.name, f"{at}.")
             trigger = check.required(given, "trigger", f"{at}.")
             if trigger is not ABSENT and trigger not in ("dispatch", "completion"):
                 check.fail(f"{at}.trigger", "Input should be 'dispatch' or 'completion'")
@@ -364,8 +360,8 @@ class _MooncakeReader:
                 check.rule("only a 'spawn' waits for a dispatch", f"{at}.trigger")
             delay_ms = check.number(given.get("delay_ms", 0.0), f"{at}.delay_ms") or 0.0
             if name is not None:
-                needs.append(Need(name, delay_ms / _MS_PER_S, "dispatch" if trigger == "dispatch" else "reply"))
-        return start_ms / _MS_PER_S, tuple(needs)
+                needs.append(Need(name, delay_ms / MS_PER_S, "dispatch" if trigger == "dispatch" else "reply"))
+        return start_ms / MS_PER_S, tuple(needs)
 
     def _old_needs(self, row: Mapping[str, Any], check: Checker) -> tuple[float, tuple[Need, ...]]:
         if row.get("delay") is not None and row.get("delay_ms") is not None:
@@ -377,10 +373,10 @@ class _MooncakeReader:
             check.rule("'timestamp' is only for requests that wait for none", "timestamp")
         if names is not None and not names and timestamp_ms is None:
             check.fail("timestamp", f"{FIELD_REQUIRED} (or 'wait_for')")
-        needs = tuple(Need(name, sum(waits) / _MS_PER_S) for name in names or ())
-        return ((timestamp_ms or 0.0) + (0.0 if names else sum(waits))) / _MS_PER_S, needs
+        needs = tuple(Need(name, sum(waits) / MS_PER_S) for name in names or ())
+        return ((timestamp_ms or 0.0) + (0.0 if names else sum(waits))) / MS_PER_S, needs
 
-    def workload(self, path: str, problems: list[Problem]) -> Workload:
+    def workload(self) -> Workload:
         """Return the workload. Raises WorkloadError with all problems, those between requests included."""
         sessions: list[Session] = []
         names: set[str] = set()
@@ -391,26 +387,16 @@ class _MooncakeReader:
                     sessions += sessions_of_play(play, names, arrival_s, floors=self._newer)
             except GraphError as error:
                 field = "dependencies" if self._newer else "wait_for"
-                problems.append(Problem(f"'{error.request.id}' {error}", error.request.line, field))
-        if not self._lines and not problems:
-            problems.append(Problem("has no requests"))
-        if problems:
-            raise WorkloadError(path, problems)
-        notes = [*self._stray.notes(), *without_reply_note(self._without_reply)]
-        return scheduled_trees(AGENTIC.name, path, sessions, notes)
-
-
-def recognises_agentic(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    known = set(keys)
-    return "schema=" + SCHEMA in known or {"request_id", "input_length", "session_id"} <= known
+                self._file.problems.append(Problem(f"'{error.request.id}' {error}", error.request.line, field))
+        self._file.finish(self._lines, "has no requests")
+        return scheduled_trees(AGENTIC.name, self._file.path, sessions, self._file.notes())
 
 
 AGENTIC = Format(
     name="agentic_mooncake",
     summary="agents' requests that wait for each other, as lengths and block hashes",
     needs="'request_id', 'session_id' and 'input_length' on every line, or a header of the schema dynamo.agentic_mooncake",
-    recognises=recognises_agentic,
+    recognises=any_of((f"schema={SCHEMA}",), ("request_id", "input_length", "session_id")),
     load=load_agentic,
     order=25,
     options=(Option("block_size", "integer", "tokens per hash id, where no header says", minimum=1),),

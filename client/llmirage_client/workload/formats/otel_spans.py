@@ -14,17 +14,16 @@ each as long after the previous one's end as recorded. When sessions began relat
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.workload.checking import ABSENT, MOST_TOKENS, Checker
-from llmirage_client.workload.conversation_lines import LeftOut
-from llmirage_client.workload.files import read_rows_below
-from llmirage_client.workload.format import Format, Option
+from llmirage_client.workload.checking import ABSENT, Checker
+from llmirage_client.workload.format import Format, Option, any_of
+from llmirage_client.workload.loading import LeftOut, Loading
 from llmirage_client.workload.request_graph import Need, RecordedRequest, free_name, sessions_of_play
 from llmirage_client.workload.schedule import scheduled_trees
-from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import Session, Turn, Workload
 
 Message = dict[str, Any]
 
@@ -101,7 +100,7 @@ def _system(value: object, check: Checker, field: str) -> Iterator[Message]:
 
 def _messages(message: Mapping[str, Any], check: Checker, at: str) -> Iterator[Message]:
     """Yield a message with parts as messages; each tool's result becomes one of its own."""
-    role = check.text(check.required(message, "role", f"{at}."), f"{at}.role", may_be_empty=False)
+    role = check.need(message, "role", check.name, f"{at}.")
     if role is None:
         return
     if "parts" not in message:
@@ -178,15 +177,14 @@ class _Call:
 
 def load(path: str) -> Workload:
     """Load every trace of the file or folder. Raises WorkloadError with all problems, each with file, line and field."""
-    problems: list[Problem] = []
-    left_out = LeftOut()
+    file = Loading(path)
     traces: dict[str, list[_Call]] = {}
     parents: dict[str, dict[str, str | None]] = {}
     first: dict[tuple[str, str], str] = {}
-    for _, row, check in read_rows_below(path, problems):
+    for row, check in file.rows_below():
         for at, span in _spans(row, check):
-            trace = check.text(check.required(span, "trace_id", at), f"{at}trace_id", may_be_empty=False)
-            name = check.text(check.required(span, "span_id", at), f"{at}span_id", may_be_empty=False)
+            trace = check.need(span, "trace_id", check.name, at)
+            name = check.need(span, "span_id", check.name, at)
             if trace is None or name is None:
                 continue
             place = f"{check.file or ''} line {check.line} {at}".strip()
@@ -194,20 +192,17 @@ def load(path: str) -> Workload:
                 check.fail(f"{at}span_id", f"'{name}' is also in {first[trace, name]}; ids are unique in their trace")
                 continue
             parents.setdefault(trace, {})[name] = check.given(span, "parent_span_id", check.text, at) or None
-            call = _call(span, name, at, check, left_out)
+            call = _call(span, name, at, check, file.left_out)
             if call is not None:
                 traces.setdefault(trace, []).append(call)
-    if not traces and not problems:
-        problems.append(Problem("; ".join(["has no span of a model's call with its messages", *left_out.notes()])))
-    if problems:
-        raise WorkloadError(path, problems)
+    file.finish(traces, "has no span of a model's call with its messages")
     first_s = min(call.start_s for calls in traces.values() for call in calls)
     sessions: list[Session] = []
     names: set[str] = set()
     for trace, calls in traces.items():
         requests = list(_requests(trace, sorted(calls, key=lambda call: call.start_s), parents[trace]))
         sessions += sessions_of_play(requests, names, requests[0].start_s - first_s)
-    return scheduled_trees(FORMAT.name, path, sessions, left_out.notes())
+    return scheduled_trees(FORMAT.name, path, sessions, file.notes())
 
 
 def _spans(row: Mapping[str, Any], check: Checker) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -278,13 +273,8 @@ def _call(span: Mapping[str, Any], name: str, at: str, check: Checker, left_out:
         return None
     within = f"{at}attributes."
     start_s, end_s = (_time(span, key, at, check) for key in ("start", "end"))
-    limit = output = None
-    if attributes.get("gen_ai.request.max_tokens") is not None:
-        key = "gen_ai.request.max_tokens"
-        limit = check.integer(attributes[key], f"{within}{key}", minimum=1, maximum=MOST_TOKENS)
-    if attributes.get("gen_ai.usage.output_tokens") is not None:
-        key = "gen_ai.usage.output_tokens"
-        output = check.integer(attributes[key], f"{within}{key}", minimum=0, maximum=MOST_TOKENS)
+    limit = check.given(attributes, "gen_ai.request.max_tokens", check.tokens, within)
+    output = check.given(attributes, "gen_ai.usage.output_tokens", check.tokens_from_0, within)
     turn = Turn(
         input_messages(attributes, check, within),
         max_tokens=output or limit,
@@ -301,8 +291,7 @@ def _call(span: Mapping[str, Any], name: str, at: str, check: Checker, left_out:
 def _time(span: Mapping[str, Any], which: str, at: str, check: Checker) -> float | None:
     if span.get(f"{which}_ns") is not None:
         return float(span[f"{which}_ns"]) / _NS_PER_S
-    value = check.required(span, f"{which}_time", at)
-    return None if value is ABSENT else check.moment(value, f"{at}{which}_time")
+    return check.need(span, f"{which}_time", check.moment, at)
 
 
 def _requests(trace: str, calls: Sequence[_Call], parents: Mapping[str, str | None]) -> Iterator[RecordedRequest]:
@@ -361,18 +350,18 @@ def _scopes(call: _Call, parents: Mapping[str, str | None]) -> list[str]:
     return [*found, ""]
 
 
-def recognises(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    known = set(keys)
-    plain = {"trace_id", "spans"} <= known or "spans.span_id" in known or {"trace_id", "span_id"} <= known
-    return plain or "resourceSpans" in known or {"traceId", "spanId"} <= known or {"[].trace_id", "[].span_id"} <= known
-
-
 FORMAT = Format(
     name="otel_spans",
     summary="traces of agents by OpenTelemetry's gen_ai conventions: requests with their messages, and what waits for what",
     needs="'trace_id' and 'spans', or 'resourceSpans', or 'trace_id' and 'span_id' in every object",
-    recognises=recognises,
+    recognises=any_of(
+        ("trace_id", "spans"),
+        ("spans.span_id",),
+        ("trace_id", "span_id"),
+        ("resourceSpans",),
+        ("traceId", "spanId"),
+        ("[].trace_id", "[].span_id"),
+    ),
     load=load,
     aliases=("otel", "otlp_json"),
     order=14,
@@ -391,24 +380,20 @@ def load_exgentic(
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
-    problems: list[Problem] = []
-    left_out = LeftOut()
+    file = Loading(path)
     sessions: list[Session] = []
     names: set[str] = set()
-    for _, row, check in read_rows_below(path, problems):
+    for row, check in file.rows_below():
         if not _wanted(row, check, harness, source_model, benchmark):
-            left_out.add("sessions of another harness, model or benchmark")
+            file.left_out.add("sessions of another harness, model or benchmark")
             continue
-        session = _session(row, check, names, left_out)
+        session = _session(row, check, names, file.left_out)
         if session is not None and session.turns:
             sessions.append(session)
         elif session is not None:
-            left_out.add("sessions without a call of a model that succeeded")
-    if not sessions and not problems:
-        problems.append(Problem("; ".join(["has no session that can run", *left_out.notes()])))
-    if problems:
-        raise WorkloadError(path, problems)
-    return Workload.of_roots(EXGENTIC.name, path, sessions, left_out.notes())
+            file.left_out.add("sessions without a call of a model that succeeded")
+    file.finish(sessions, "has no session that can run")
+    return Workload.of_roots(EXGENTIC.name, path, sessions, file.notes())
 
 
 def _wanted(row: Mapping[str, Any], check: Checker, harness: str | None, model: str | None, benchmark: str | None) -> bool:
@@ -427,9 +412,9 @@ def _plain_row(model: str) -> str:
 
 
 def _session(row: Mapping[str, Any], check: Checker, names: set[str], left_out: LeftOut) -> Session | None:
-    name = check.text(check.required(row, "session_id"), "session_id", may_be_empty=False)
+    name = check.need(row, "session_id", check.name)
     calls = []
-    for i, entry in enumerate(check.items(check.required(row, "spans"), "spans") or []):
+    for i, entry in enumerate(check.need(row, "spans", check.items) or []):
         span = check.mapping(entry, f"spans.{i}")
         call = None if span is None else _exgentic_call(span, f"spans.{i}.", check, left_out)
         if call is not None:
@@ -457,16 +442,13 @@ def _exgentic_call(span: Mapping[str, Any], at: str, check: Checker, left_out: L
         left_out.add("calls that failed when they were recorded")
         return None
     within = f"{at}attributes."
-    usage = "gen_ai.usage.output_tokens"
-    output = check.integer(check.required(attributes, usage, within), f"{within}{usage}", minimum=0, maximum=MOST_TOKENS)
+    output = check.need(attributes, "gen_ai.usage.output_tokens", check.tokens_from_0, within)
     if output == 0:
         left_out.add("calls with a reply of 0 tokens")
         return None
-    start_s = check.moment(check.required(span, "start_time", at), f"{at}start_time")
-    end_s = check.moment(check.required(span, "end_time", at), f"{at}end_time")
-    limit = attributes.get("gen_ai.request.max_tokens")
-    if limit is not None:
-        limit = check.integer(limit, f"{within}gen_ai.request.max_tokens", minimum=1, maximum=MOST_TOKENS)
+    start_s = check.need(span, "start_time", check.moment, at)
+    end_s = check.need(span, "end_time", check.moment, at)
+    limit = check.given(attributes, "gen_ai.request.max_tokens", check.tokens, within)
     messages = input_messages(attributes, check, within)
     tools = tool_definitions(attributes, check, within)
     extra = request_parameters(attributes, check, within)
@@ -475,17 +457,11 @@ def _exgentic_call(span: Mapping[str, Any], at: str, check: Checker, left_out: L
     return start_s, max(end_s, start_s), Turn(messages, max_tokens=limit or output, tools=tools, extra=extra)
 
 
-def recognises_exgentic(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    known = set(keys)
-    return {"harness", "spans"} <= known or {"[].harness", "[].spans"} <= known
-
-
 EXGENTIC = Format(
     name="exgentic",
     summary="sessions of benchmark agents (Exgentic agent-llm-traces): whole requests with their tools, and waits",
     needs="'harness', 'session_id' and 'spans' in every object",
-    recognises=recognises_exgentic,
+    recognises=any_of(("harness", "spans"), ("[].harness", "[].spans")),
     folder=True,
     load=load_exgentic,
     aliases=("exgentic_v2",),

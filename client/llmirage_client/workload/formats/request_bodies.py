@@ -20,9 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmirage_client.workload.checking import ABSENT, AT_LEAST_ONE_ITEM, MOST_TOKENS, Checker, kind_of
-from llmirage_client.workload.files import JsonFault, Places, fault, parse, read_bytes, read_rows, read_rows_below
-from llmirage_client.workload.format import Format, first_keys
+from llmirage_client.workload.checking import ABSENT, AT_LEAST_ONE_ITEM, Checker, kind_of
+from llmirage_client.workload.files import JsonFault, fault, parse, placed, problems_of, read_bytes, read_rows
+from llmirage_client.workload.format import Format, any_of, first_keys
+from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.request_graph import free_name
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
@@ -50,14 +51,9 @@ def _directory(path: Path, problems: list[Problem]) -> list[Session]:
         raise fault(str(path), "is a directory without .jsonl files; each is a conversation, each line of it a request body")
     sessions = []
     for file in files:
-        found: list[Problem] = []
-        try:
+        with problems_of(file.name, problems) as found:
             payloads = _payloads(read_bytes(str(file)), found)
-        except WorkloadError as error:
-            found += error.problems
-        else:
             sessions.append(_session(file.stem, [payload for _, payload in payloads], None))
-        problems += [replace(problem, file=file.name) for problem in found]
     return sessions
 
 
@@ -111,9 +107,6 @@ FORMAT = Format(
 )
 
 
-JsonPath = tuple[str | int, ...]
-
-
 def load_inputs(path: str) -> Workload:
     """Load every session of the file in order. Raises WorkloadError with all problems, each with the line it is on."""
     data = read_bytes(path)
@@ -121,60 +114,60 @@ def load_inputs(path: str) -> Workload:
         document = parse(data)
     except JsonFault as error:
         raise fault(path, f"invalid JSON: {error}", error.line) from None
-    faults: list[tuple[JsonPath, str]] = []
-    sessions = _inputs_sessions(document, faults)
-    if faults:
-        places = Places(data.decode("utf-8"))
-        raise WorkloadError(path, [Problem(message, places.line(where)) for where, message in faults])
+    check = Checker(None)
+    sessions = _inputs_sessions(document, check)
+    if check.problems:  # their messages begin with the field
+        raise WorkloadError(path, [replace(problem, field=None) for problem in placed(check.problems, data)])
     return Workload.of_roots(INPUTS.name, path, sessions)
 
 
-def _inputs_sessions(document: object, faults: list[tuple[JsonPath, str]]) -> list[Session]:
+def _inputs_sessions(document: object, check: Checker) -> list[Session]:
     if not isinstance(document, dict):
-        faults.append(((), f'the file must hold an object {{"data": [...]}}, got {kind_of(document)}'))
+        check.fail(None, f'the file must hold an object {{"data": [...]}}, got {kind_of(document)}')
         return []
     if "data" not in document:
-        faults.append(((), "missing required key 'data'"))
+        check.fail(None, "missing required key 'data'")
         return []
     data = document["data"]
     if not isinstance(data, list):
-        faults.append((("data",), f"data: Input should be a valid list, got {kind_of(data)}"))
+        check.fail("data", f"data: Input should be a valid list, got {kind_of(data)}")
         return []
     if not data:
-        faults.append((("data",), f"data: {AT_LEAST_ONE_ITEM}"))
+        check.fail("data", f"data: {AT_LEAST_ONE_ITEM}")
     sessions = []
     first: dict[str, int] = {}
     for i, entry in enumerate(data):
-        session = _inputs_session(entry, i, faults)
+        session = _inputs_session(entry, i, check)
         if session is None:
             continue
         if session.id in first:
             where = f"already declared by data[{first[session.id]}]; each session_id must be unique"
-            faults.append((("data", i, "session_id"), f"data[{i}] duplicate session_id '{session.id}' ({where})"))
+            check.fail(f"data.{i}.session_id", f"data[{i}] duplicate session_id '{session.id}' ({where})")
         first.setdefault(session.id, i)
         sessions.append(session)
     return sessions
 
 
-def _inputs_session(entry: object, i: int, faults: list[tuple[JsonPath, str]]) -> Session | None:
-    at = f"data[{i}]"
+def _inputs_session(entry: object, i: int, check: Checker) -> Session | None:
+    at, field = f"data[{i}]", f"data.{i}"
     if not isinstance(entry, dict):
-        faults.append((("data", i), f"{at} must be an object, got {type(entry).__name__}"))
+        check.fail(field, f"{at} must be an object, got {type(entry).__name__}")
         return None
-    missing = [key for key in ("session_id", "payloads") if key not in entry]
-    faults += [(("data", i), f"{at} missing required key '{key}'") for key in missing]
+    for key in ("session_id", "payloads"):
+        if key not in entry:
+            check.fail(field, f"{at} missing required key '{key}'")
     session_id, payloads = entry.get("session_id", ""), entry.get("payloads", [])
     if not isinstance(session_id, str):
-        faults.append((("data", i, "session_id"), f"{at}.session_id: Input should be a valid string"))
+        check.fail(f"{field}.session_id", f"{at}.session_id: Input should be a valid string")
     if not isinstance(payloads, list):
-        faults.append((("data", i, "payloads"), f"{at}.payloads: Input should be a valid list"))
+        check.fail(f"{field}.payloads", f"{at}.payloads: Input should be a valid list")
         payloads = []
     elif not payloads and "payloads" in entry:
-        faults.append((("data", i, "payloads"), f"{at}.payloads: {AT_LEAST_ONE_ITEM}"))
+        check.fail(f"{field}.payloads", f"{at}.payloads: {AT_LEAST_ONE_ITEM}")
     for j, payload in enumerate(payloads):
         if not isinstance(payload, dict):
             message = f"{at}.payloads[{j}]: Input should be a valid dictionary (a JSON object), got {kind_of(payload)}"
-            faults.append((("data", i, "payloads", j), message))
+            check.fail(f"{field}.payloads.{j}", message)
     if "session_id" not in entry or not isinstance(session_id, str):
         return None
     turns = tuple(Turn(payload=payload) for payload in payloads)
@@ -193,27 +186,23 @@ INPUTS = Format(
 
 def load_captures(path: str) -> Workload:
     """Load every captured request of the file or folder. Raises WorkloadError with all problems, each with file and line."""
-    problems: list[Problem] = []
+    file = Loading(path)
     sessions: list[Session] = []
     names: set[str] = set()
-    for _, row, check in read_rows_below(path, problems):
+    for row, check in file.rows_below():
         session = _captured(row, check, names)
         if session is not None:
             sessions.append(session)
-    if not sessions and not problems:
-        problems.append(Problem("has no captured requests"))
-    if problems:
-        raise WorkloadError(path, problems)
+    file.finish(sessions, "has no captured requests")
     return scheduled(CAPTURES.name, path, sessions)
 
 
 def _captured(row: Mapping[str, Any], check: Checker, names: set[str]) -> Session | None:
-    metadata = check.mapping(check.required(row, "eventMetadata"), "eventMetadata") if "eventMetadata" in row else None
+    metadata = check.need(row, "eventMetadata", check.mapping)
     if metadata is None:
-        check.required(row, "eventMetadata")
         return None
-    name = check.text(check.required(metadata, "eventId", "eventMetadata."), "eventMetadata.eventId", may_be_empty=False)
-    at_s = check.moment(check.required(metadata, "inferenceTime", "eventMetadata."), "eventMetadata.inferenceTime")
+    name = check.need(metadata, "eventId", check.name, "eventMetadata.")
+    at_s = check.need(metadata, "inferenceTime", check.moment, "eventMetadata.")
     capture = check.given(row, "captureData", check.mapping) or {}
     within = "captureData.endpointInput"
     endpoint = check.given(capture, "endpointInput", check.mapping, "captureData.")
@@ -227,7 +216,7 @@ def _captured(row: Mapping[str, Any], check: Checker, names: set[str]) -> Sessio
     tools = check.given(body, "tools", check.mappings, f"{within}.data.")
     limit = next((body[key] for key in ("max_completion_tokens", "max_tokens") if body.get(key) is not None), None)
     if limit is not None:
-        limit = check.integer(limit, f"{within}.data.max_tokens", minimum=1, maximum=MOST_TOKENS)
+        limit = check.tokens(limit, f"{within}.data.max_tokens")
     if not messages or check.problems:
         if not check.problems:
             check.fail(f"{within}.data.messages", "a request has at least one message")
@@ -259,16 +248,11 @@ def _captured_body(endpoint: Mapping[str, Any], at: str, name: str | None, check
     return data
 
 
-def is_capture(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    return {"captureData", "eventMetadata"} <= set(keys) or {"captureData", "eventVersion"} <= set(keys)
-
-
 CAPTURES = Format(
     name="sagemaker_capture",
     summary="chat requests that SageMaker endpoints captured, at their times",
     needs="'captureData' and 'eventMetadata' on every line",
-    recognises=is_capture,
+    recognises=any_of(("captureData", "eventMetadata"), ("captureData", "eventVersion")),
     load=load_captures,
     aliases=("sagemaker_data_capture",),
     order=16,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
-from llmirage_client.workload.files import JsonFault, Places, cells_of, fault, parse, read_bytes, read_lines
+from llmirage_client.workload.files import JsonFault, cells_of, fault, parse, placed, read_bytes, read_lines
 from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import key_of, recorded_turn, unknown_prompt
 from llmirage_client.workload.schedule import scheduled
@@ -154,12 +154,7 @@ def _lengths_of(file: Path, problems: list[Problem]) -> dict[float, dict[str, _L
         kept = {name: lengths for name, lengths in read.items() if lengths is not None}
         if start_s is not None and len(kept) == len(_FIELDS):
             found[start_s] = kept
-    if check.problems:
-        places = Places(data.decode("utf-8"))
-        problems += [
-            Problem(problem.message, places.line((problem.field or "").split(".")), problem.field, file.name)
-            for problem in check.problems
-        ]
+    problems += placed(check.problems, data)
     return found
 
 

@@ -12,43 +12,36 @@ with the live replies between them. Every key that the format does not know is a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from llmirage_client.workload.checking import ABSENT, MOST_TOKENS, Checker
-from llmirage_client.workload.conversation_lines import LeftOut
-from llmirage_client.workload.files import read_rows
-from llmirage_client.workload.format import Format, Option
+from llmirage_client.workload.format import Format, Option, any_of
+from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.schedule import scheduled
-from llmirage_client.workload.session import ContextMode, Problem, Session, TokenSpec, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import ContextMode, Session, TokenSpec, Turn, Workload
 
 _LARGEST_ID = np.iinfo(np.int32).max
-_MS_PER_S = 1e3
 
 
 def load(path: str) -> Workload:
     """Load every request of the file. Raises WorkloadError with all problems, each with line and field."""
-    problems: list[Problem] = []
-    left_out = LeftOut()
+    file = Loading(path)
     sessions: list[Session] = []
-    for row, check in read_rows(path, problems):
+    for row, check in file.rows():
         spec = _tokens(row, check)
-        timestamp_ms = check.given(row, "ts", check.number)
+        arrival_s = check.ms_as_s(row, "ts")
         if check.problems or spec is None:
             continue
         if not spec.input_tokens or not spec.output_tokens:
-            left_out.add("rows without tokens of a prompt or of a reply")
+            file.left_out.add("rows without tokens of a prompt or of a reply")
             continue
-        arrival_s = None if timestamp_ms is None else timestamp_ms / _MS_PER_S
         turn = Turn(tokens=spec, arrival_s=arrival_s)
         sessions.append(Session(f"request_{check.line}", (turn,), "tokens", arrival_s, line=check.line))
-    if not sessions and not problems:
-        problems.append(Problem("; ".join(["has no request that can run", *left_out.notes()])))
-    if problems:
-        raise WorkloadError(path, problems)
-    return scheduled(FORMAT.name, path, sessions, left_out.notes())
+    file.finish(sessions, "has no request that can run")
+    return scheduled(FORMAT.name, path, sessions, file.notes())
 
 
 def _tokens(row: Mapping[str, Any], check: Checker) -> TokenSpec | None:
@@ -75,17 +68,11 @@ def _ids(value: object, field: str, check: Checker) -> Any:
     return None if entries is None else np.array(entries, dtype=np.int32)
 
 
-def recognises(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    known = set(keys)
-    return "input_tokens" in known and bool(known & {"output_tokens", "num_output_tokens"})
-
-
 FORMAT = Format(
     name="sglang_token_trace",
     summary="requests in token ids with the lengths of their replies, one a line (SGLang token-trace)",
     needs="'input_tokens', and 'output_tokens' or 'num_output_tokens', on every line",
-    recognises=recognises,
+    recognises=any_of(("input_tokens", "output_tokens"), ("input_tokens", "num_output_tokens")),
     load=load,
     aliases=("token_trace",),
     order=37,
@@ -99,6 +86,8 @@ _RESERVED = (
     "timestamp", "routing_key", "metadata", "extra_request_body", "param_send", "system", "content",
 )  # fmt: skip
 
+_MARKS = ("output_len", "prompt_len", "extra_request_body", "param_send", "routing_key")
+
 Prompt = tuple[ContextMode, list[tuple[dict[str, Any], ...]]]
 
 
@@ -107,16 +96,13 @@ def load_autobench(path: str, *, output_len: int = _OUTPUT_TOKENS) -> Workload:
 
     output_len: of a reply where the row does not say. Raises WorkloadError with all problems.
     """
-    problems: list[Problem] = []
+    file = Loading(path)
     sessions: list[Session] = []
-    for row, check in read_rows(path, problems):
+    for row, check in file.rows():
         session = _session(row, output_len, check)
         if session is not None and not check.problems:
             sessions.append(session)
-    if not sessions and not problems:
-        problems.append(Problem("has no rows"))
-    if problems:
-        raise WorkloadError(path, problems)
+    file.finish(sessions, "has no rows")
     return scheduled(AUTOBENCH.name, path, sessions)
 
 
@@ -124,14 +110,13 @@ def _session(row: Mapping[str, Any], output_len: int, check: Checker) -> Session
     limit_key = next((key for key in _LIMITS if row.get(key)), None)
     limit = output_len
     if limit_key is not None:
-        limit = check.integer(row[limit_key], limit_key, minimum=1, maximum=MOST_TOKENS) or limit
-    timestamp_ms = check.given(row, "timestamp", check.number)
-    arrival_s = None if timestamp_ms is None else timestamp_ms / _MS_PER_S
+        limit = check.tokens(row[limit_key], limit_key) or limit
+    arrival_s = check.ms_as_s(row, "timestamp")
     extra = _extra(row, check)
     name = f"request_{check.line}"
     prompt = _json(row.get("prompt"))
     if row.get("messages") is None and isinstance(prompt, list) and prompt and type(prompt[0]) is int:
-        ids = _prompt_ids(prompt, check)
+        ids = _ids(prompt, "prompt", check)
         if ids is None:
             return None
         turn = Turn(tokens=TokenSpec(len(ids), limit, ids), arrival_s=arrival_s, extra=extra)
@@ -177,18 +162,10 @@ def _messages(value: Any, field: str, check: Checker) -> tuple[dict[str, Any], .
         message = check.mapping(entry, f"{field}.{i}")
         if message is None:
             continue
-        check.text(check.required(message, "role", f"{field}.{i}."), f"{field}.{i}.role")
+        check.need(message, "role", check.text, f"{field}.{i}.")
         check.required(message, "content", f"{field}.{i}.")
         messages.append(message)
     return tuple(messages)
-
-
-def _prompt_ids(value: list[Any], check: Checker) -> Any:
-    for i, entry in enumerate(value):
-        if type(entry) is not int or not 0 <= entry <= _LARGEST_ID:
-            check.fail(f"prompt.{i}", f"Input should be a token id, 0 to {_LARGEST_ID}")
-            return None
-    return np.array(value, dtype=np.int32)
 
 
 def _extra(row: Mapping[str, Any], check: Checker) -> dict[str, Any]:
@@ -210,18 +187,11 @@ def _json(value: Any) -> Any:
     return value if found is ABSENT else found
 
 
-def recognises_autobench(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    known = set(keys)
-    marks = {"output_len", "prompt_len", "extra_request_body", "param_send", "routing_key"}
-    return ("prompt" in known and bool(known & marks)) or "prompt_origin" in known or known >= {"system", "content"}
-
-
 AUTOBENCH = Format(
     name="sglang_autobench",
     summary="requests of SGLang's autobench data sets: texts, messages, token ids or turns, with lengths of replies",
     needs="'prompt' and 'output_len' on every line",
-    recognises=recognises_autobench,
+    recognises=any_of(*(("prompt", mark) for mark in _MARKS), ("prompt_origin",), ("system", "content")),
     load=load_autobench,
     aliases=("autobench",),
     order=36,

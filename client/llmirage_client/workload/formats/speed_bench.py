@@ -6,15 +6,14 @@ Every message of a question is a turn, with the live replies between them; one o
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from llmirage_client.workload.checking import Checker
-from llmirage_client.workload.conversation_lines import LeftOut
-from llmirage_client.workload.files import read_rows
-from llmirage_client.workload.format import Format, Option
+from llmirage_client.workload.format import Format, Option, any_of
+from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.request_graph import free_name
-from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import Session, Turn, Workload
 
 _ID_CHARACTERS = 32
 _SPLIT = re.compile(r"(qualitative|throughput_\d+k)(_|$)")  # a file of the benchmark, as AIPerf names it with its category
@@ -23,26 +22,22 @@ _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPEC
 
 def load(path: str, *, category: str | None = None) -> Workload:
     """Load every question of the file. category: only those of one. Raises WorkloadError with all problems."""
-    problems: list[Problem] = []
+    file = Loading(path)
     category = category and _SPLIT.sub("", category)
-    left_out = LeftOut()
     sessions: list[Session] = []
     names: set[str] = set()
-    for row, check in read_rows(path, problems):
-        name = check.text(check.required(row, "question_id"), "question_id")
+    for row, check in file.rows():
+        name = check.need(row, "question_id", check.text)
         if name is not None and len(name) != _ID_CHARACTERS:
             check.fail("question_id", f"String should have {_ID_CHARACTERS} characters, not {len(name)}")
-        kind = check.text(check.required(row, "category"), "category", may_be_empty=False)
+        kind = check.need(row, "category", check.name)
         turns = _turns(row, check)
         if category and kind != category:
-            left_out.add(f"questions of another category than {category}")
+            file.left_out.add(f"questions of another category than {category}")
         elif name is not None and turns:
             sessions.append(Session(free_name(name, names), turns, line=check.line))
-    if not sessions and not problems:
-        problems.append(Problem("; ".join(["has no question that can run", *left_out.notes()])))
-    if problems:
-        raise WorkloadError(path, problems)
-    return Workload.of_roots(FORMAT.name, path, sessions, left_out.notes())
+    file.finish(sessions, "has no question that can run")
+    return Workload.of_roots(FORMAT.name, path, sessions, file.notes())
 
 
 def _turns(row: Mapping[str, Any], check: Checker) -> tuple[Turn, ...]:
@@ -52,17 +47,12 @@ def _turns(row: Mapping[str, Any], check: Checker) -> tuple[Turn, ...]:
         message = check.mapping(entry, at[:-1])
         if message is None:
             continue
-        role = check.text(check.required(message, "role", at), f"{at}role", may_be_empty=False)
-        content = check.text(check.required(message, "content", at), f"{at}content", may_be_empty=False)
+        role = check.need(message, "role", check.name, at)
+        content = check.need(message, "content", check.name, at)
         if content is not None and content.strip() == _PLACEHOLDER:
             check.fail(f"{at}content", "is a placeholder: fetch the texts with the benchmark's own script")
         turns.append(Turn(({"role": role, "content": content},)))
     return tuple(turns)
-
-
-def recognises(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    return {"question_id", "category", "messages"} <= set(keys)
 
 
 FORMAT = Format(
@@ -70,7 +60,7 @@ FORMAT = Format(
     named="category",
     summary="SPEED-Bench: questions of one or several messages, by category",
     needs="'question_id', 'category' and 'messages' on every line",
-    recognises=recognises,
+    recognises=any_of(("question_id", "category", "messages")),
     load=load,
     order=35,
     options=(Option("category", "text", "only questions of this category"),),

@@ -28,7 +28,7 @@ from llmirage_client.workload.conversation_lines import (
     conversation,
     required,
 )
-from llmirage_client.workload.files import JsonFault, Places, fault, parse, read_bytes, read_rows
+from llmirage_client.workload.files import JsonFault, fault, parse, placed, read_bytes, read_rows
 from llmirage_client.workload.format import DATASET_OFFSET, Format, Option, skip
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_shared.tokenizer_loader import load as load_tokenizer
@@ -171,7 +171,7 @@ def _fill(texts: Iterator[str], target: int, tokenizer: Tokenizer) -> tuple[tupl
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _CONVERSATIONS = 128
 _HEAD_BYTES = 4096
-Where = tuple[str | int, ...]
+_TURN_DEPTH = 3  # conversations.0.1: problems are told with the line on which their turn begins
 
 
 def load(
@@ -207,22 +207,7 @@ def load(
     return _built(path, trajectories, recipe, tokenizer, conversations, dataset_offset, num_workers, notes)
 
 
-class _Faults:
-    """Problems of a document by place; the lines are found when there are any."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[Where, Problem]] = []
-
-    def take(self, check: Checker, where: Where) -> None:
-        self.found += [(where, problem) for problem in check.problems]
-
-    def as_error(self, path: str, data: bytes) -> WorkloadError:
-        places = Places(data.decode("utf-8"))
-        return WorkloadError(path, [Problem(p.message, places.line(where), p.field) for where, p in self.found])
-
-
 def _prepared(path: str, data: bytes, document: Any, max_turns: int | None) -> Workload:
-    faults = _Faults()
     check = Checker(None)
     rows: list[Any] = []
     if not isinstance(document, dict):
@@ -231,17 +216,16 @@ def _prepared(path: str, data: bytes, document: Any, max_turns: int | None) -> W
         check.fail("conversations", "Field required")
     else:
         rows = check.items(document["conversations"], "conversations", may_be_empty=False) or []
-    faults.take(check, ("conversations",))
     sessions: list[Session] = []
     empty = without_start = 0
     for i, row in enumerate(rows):
-        turns = _turns(row, i, faults)
+        turns = _turns(row, i, check)
         if turns:
             sessions.append(conversation(f"conversation_{i + 1}", turns[:max_turns]))
             without_start += not turns[0].messages
         empty += row == []
-    if faults.found:
-        raise faults.as_error(path, data)
+    if check.problems:
+        raise WorkloadError(path, placed(check.problems, data, _TURN_DEPTH))
     if not sessions:
         raise fault(path, "holds no conversation: every one is empty", field="conversations")
     notes = [f"left out {empty}: empty conversations"] if empty else []
@@ -250,16 +234,12 @@ def _prepared(path: str, data: bytes, document: Any, max_turns: int | None) -> W
     return Workload.of_roots(FORMAT.name, path, sessions, notes)
 
 
-def _turns(row: Any, i: int, faults: _Faults) -> tuple[Turn, ...]:
-    check = Checker(None)
+def _turns(row: Any, i: int, check: Checker) -> tuple[Turn, ...]:
     entries = check.items(row, f"conversations.{i}")
-    faults.take(check, ("conversations", i))
     turns = []
     rid: str | None = None
     for j, entry in enumerate(entries or []):
-        check = Checker(None)
         messages, own_rid = _delta(entry, f"conversations.{i}.{j}", check)
-        faults.take(check, ("conversations", i, j))
         rid = own_rid or rid  # holds for the turns after it too
         turns.append(Turn(messages=messages, extra={"rid": f"{rid}_t{j + 1}"} if rid else {}))
     return tuple(turns)
@@ -271,7 +251,7 @@ def _delta(entry: Any, at: str, check: Checker) -> tuple[tuple[dict[str, Any], .
     if turn is None:
         return (), None
     check.unknown_keys(turn, ("messages", "prompt_tokens", "rid"), f"{at}.", " (a turn has messages, prompt_tokens and rid)")
-    messages = check.mappings(check.required(turn, "messages", f"{at}."), f"{at}.messages")
+    messages = check.need(turn, "messages", check.mappings, f"{at}.")
     for k, message in enumerate(messages or ()):
         _check_message(message, f"{at}.messages.{k}", check)
     rid = check.given(turn, "rid", check.text, f"{at}.")
@@ -279,7 +259,7 @@ def _delta(entry: Any, at: str, check: Checker) -> tuple[tuple[dict[str, Any], .
 
 
 def _check_message(message: dict[str, Any], at: str, check: Checker) -> None:
-    role = check.text(check.required(message, "role", f"{at}."), f"{at}.role")
+    role = check.need(message, "role", check.text, f"{at}.")
     if role is not None and role not in _ROLES:
         check.fail(f"{at}.role", f"Input should be one of {', '.join(_ROLES)}, got '{role}'")
     if "content" not in message and "tool_calls" not in message:

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from llmirage_client.workload.checking import MOST_TOKENS, Checker
-from llmirage_client.workload.files import header_of, read_head, read_rows_below, read_table
-from llmirage_client.workload.format import Format, Option
-from llmirage_client.workload.hash_blocks import GrowingPrompts, recorded_turn, without_reply_note
+from llmirage_client.workload.checking import Checker
+from llmirage_client.workload.files import header_of, read_head
+from llmirage_client.workload.format import Format, Option, any_of
+from llmirage_client.workload.hash_blocks import GrowingPrompts, recorded_turn
+from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.schedule import scheduled
-from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import Session, Turn, Workload, WorkloadError
 from llmirage_shared.plural import plural
 
 BLOCK_TOKENS = 64
 _COLUMNS = ("round_idx", "prefix_len", "input_len", "output_len", "tool_wait_after_ms")
 _INPUTS = ("user_message", "tool_result")
 _OUTPUTS = ("reasoning", "text", "tool_call")
-_MS_PER_S = 1e3
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,23 +53,20 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS, add_reasoning: bool = Fal
     add_reasoning: replies are longer by their reasoning tokens, for providers that count these apart.
     Raises WorkloadError with all problems, each with line and field.
     """
-    problems: list[Problem] = []
+    file = Loading(path)
     found: dict[str, _Rounds] = {}
     from_csv = _is_csv(path)
     if from_csv:
-        for cells, check in read_table(path, _COLUMNS, problems):
+        for cells, check in file.table(_COLUMNS):
             _read_cells(cells, check, found)
     else:
-        for _, row, check in read_rows_below(path, problems):
+        for row, check in file.rows_below():
             _read_row(row, check, found, add_reasoning)
-    if not found and not problems:
-        problems.append(Problem("has no rounds"))
-    if problems:
-        raise WorkloadError(path, problems)
+    file.finish(found, "has no rounds")
     sessions = [_session(name, one, block_size, from_csv) for name, one in found.items()]
-    without_reply = sum(not one.output_tokens for rounds in found.values() for one in rounds.rounds)
+    file.without_reply = sum(not one.output_tokens for rounds in found.values() for one in rounds.rounds)
     order = _order_notes(found.values()) if from_csv else ()
-    return scheduled(FORMAT.name, path, sessions, (*order, *without_reply_note(without_reply)))
+    return scheduled(FORMAT.name, path, sessions, (*order, *file.notes()))
 
 
 def _order_notes(sessions: Collection[_Rounds]) -> Iterator[str]:
@@ -96,27 +93,27 @@ def _is_csv(path: str) -> bool:
 
 
 def _read_cells(cells: Mapping[str, str], check: Checker, found: dict[str, _Rounds]) -> None:
-    name = check.text(cells.get("session_id") or cells.get("id") or "", "session_id", may_be_empty=False)
-    numbers = [check.integer(cells[column], column, minimum=0, maximum=MOST_TOKENS) or 0 for column in _COLUMNS[:4]]
-    wait_ms = check.number(cells[_COLUMNS[4]], _COLUMNS[4]) or 0.0
-    arrival_ms = check.number(cells["arrival_time"], "arrival_time") if cells.get("arrival_time") else None
+    name = check.name(cells.get("session_id") or cells.get("id") or "", "session_id")
+    numbers = [check.tokens_from_0(cells[column], column) or 0 for column in _COLUMNS[:4]]
+    wait_s = check.ms_as_s(cells, _COLUMNS[4]) or 0.0
+    arrival_s = check.ms_as_s(cells, "arrival_time") if cells.get("arrival_time") else None
     number, prefix, new, output = numbers
     if not check.problems and not prefix + new:
         check.fail("input_len", "a round has at least one token")
     if name is None or check.problems:
         return
     rounds = found.setdefault(name, _Rounds(check.line or 0))
-    if arrival_ms is not None:
-        rounds.arrival_s = min(arrival_ms / _MS_PER_S, rounds.arrival_s if rounds.arrival_s is not None else float("inf"))
-    rounds.rounds.append(_Round(number, prefix, prefix + new, output, check.line or 0, wait_ms / _MS_PER_S))
+    if arrival_s is not None:
+        rounds.arrival_s = min(arrival_s, rounds.arrival_s if rounds.arrival_s is not None else float("inf"))
+    rounds.rounds.append(_Round(number, prefix, prefix + new, output, check.line or 0, wait_s))
 
 
 def _read_row(row: Mapping[str, Any], check: Checker, found: dict[str, _Rounds], add_reasoning: bool) -> None:
-    name = check.text(check.required(row, "session_id"), "session_id", may_be_empty=False)
+    name = check.need(row, "session_id", check.name)
     number = check.integer(check.required(row, "round_index"), "round_index", minimum=0)
-    prefix = check.integer(check.required(row, "prefix_tokens"), "prefix_tokens", minimum=0, maximum=MOST_TOKENS) or 0
-    new = check.integer(check.required(row, "newly_append_tokens"), "newly_append_tokens", minimum=0, maximum=MOST_TOKENS)
-    output = check.integer(check.required(row, "output_tokens"), "output_tokens", minimum=0, maximum=MOST_TOKENS) or 0
+    prefix = check.need(row, "prefix_tokens", check.tokens_from_0) or 0
+    new = check.need(row, "newly_append_tokens", check.tokens_from_0)
+    output = check.need(row, "output_tokens", check.tokens_from_0) or 0
     reasoning = check.given(row, "reasoning_output_tokens", check.integer) or 0
     total = check.given(row, "input_tokens_total", check.integer)
     tokens = prefix + (new or 0)
@@ -135,14 +132,13 @@ def _read_row(row: Mapping[str, Any], check: Checker, found: dict[str, _Rounds],
 def _times(row: Mapping[str, Any], check: Checker) -> tuple[float | None, float | None]:
     """Return the times of the round's last input, when it was sent, and of its last output."""
     last: dict[bool, float] = {}
-    for i, entry in enumerate(check.items(check.required(row, "timing_events"), "timing_events") or []):
+    for i, entry in enumerate(check.need(row, "timing_events", check.items) or []):
         event = check.mapping(entry, f"timing_events.{i}")
         if event is None:
             continue
         kind = event.get("event_type")
         if kind in _INPUTS or kind in _OUTPUTS:
-            at = f"timing_events.{i}.timestamp"
-            time_s = check.moment(check.required(event, "timestamp", f"timing_events.{i}."), at)
+            time_s = check.need(event, "timestamp", check.moment, f"timing_events.{i}.")
             if time_s is not None:
                 last[kind in _INPUTS] = max(time_s, last.get(kind in _INPUTS, time_s))
     start_s, end_s = last.get(True), last.get(False)
@@ -171,11 +167,6 @@ def _session(name: str, found: _Rounds, block_tokens: int, from_csv: bool) -> Se
     return Session(name, tuple(turns), "isolated", arrival_s, line=found.line)
 
 
-def recognises(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    return {"round_index", "newly_append_tokens"} <= set(keys) or {"prefix_tokens", "timing_events"} <= set(keys)
-
-
 def recognises_header(line: str) -> bool:
     """Return whether a first line is this format's header."""
     return {"round_idx", "prefix_len", "input_len"} <= header_of(line)
@@ -185,7 +176,7 @@ FORMAT = Format(
     name="tracelab",
     summary="rounds of coding agents (UW SyFI TraceLab): tokens kept and added, replies, waits; JSON lines or CSV",
     needs="'session_id', 'round_index' and 'newly_append_tokens' on every line, or a header with 'round_idx', 'prefix_len'",
-    recognises=recognises,
+    recognises=any_of(("round_index", "newly_append_tokens"), ("prefix_tokens", "timing_events")),
     load=load,
     order=18,
     options=(

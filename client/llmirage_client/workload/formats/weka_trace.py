@@ -10,36 +10,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
+from llmirage_client.workload.checking import Checker
 from llmirage_client.workload.files import (
     ARRAY_OF_OBJECTS,
     JsonFault,
-    Places,
     fault,
     files_below,
     is_over_lines,
     parse,
+    placed,
+    problems_of,
     read_bytes,
     read_head,
     read_lines,
     read_records,
 )
-from llmirage_client.workload.format import Format, Option
-from llmirage_client.workload.hash_blocks import (
-    NO_BLOCKS,
-    BlockLists,
-    ids_within,
-    key_of,
-    read_ids,
-    recorded_turn,
-    without_reply_note,
-)
+from llmirage_client.workload.format import Format, Option, any_of
+from llmirage_client.workload.hash_blocks import NO_BLOCKS, BlockLists, ids_within, key_of, read_ids, recorded_turn
+from llmirage_client.workload.loading import Loading, StrayKeys
 from llmirage_client.workload.request_graph import (
     GraphError,
     Need,
@@ -57,7 +51,6 @@ from llmirage_client.workload.session import (
     SessionsOnDemand,
     SyntheticUser,
     Workload,
-    WorkloadError,
 )
 
 _SIDECAR_TOKENS, _SIDECAR_SHARE = 16_384, 0.1
@@ -98,14 +91,14 @@ def load(
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
-    reader = _WekaReader(max_context_length, think_time_only, global_ids, recorded_order, traces)
+    reader = _WekaReader(path, max_context_length, think_time_only, global_ids, recorded_order, traces)
     files = files_below(path)
     if on_demand and max_context_length is None and (roots := _roots_of(files[:traces])):
 
         def sessions_of(root: str, file: Path) -> Sequence[Session]:
-            one = _WekaReader(None, think_time_only, global_ids, recorded_order, None)
+            one = _WekaReader(path, None, think_time_only, global_ids, recorded_order, None)
             one.read_file(file, str(file.relative_to(path)))
-            return one.tree(path, root)
+            return one.tree(root)
 
         readers = {root: partial(sessions_of, root, file) for root, file in roots.items()}
         note = f"{len(readers):,} traces, each read when it begins: `llmirage check` reads them all"
@@ -116,7 +109,7 @@ def load(
         if reader.full:
             break
         reader.read_file(file, None if str(file) == path else str(file.relative_to(path)))
-    return reader.workload(path)
+    return reader.workload()
 
 
 @dataclass(slots=True, frozen=True)
@@ -176,25 +169,25 @@ class _WekaTrace:
 class _WekaReader:
     def __init__(
         self,
+        path: str,
         max_context_length: int | None,
         think_time_only: bool,
         global_ids: bool,
         recorded_order: bool,
         most_traces: int | None,
     ) -> None:
+        self._loading = Loading(path)
         self._most_context = max_context_length
         self._think_time_only = think_time_only
         self._global_ids = global_ids
         self._recorded_order = recorded_order
         self._most_traces = most_traces
-        self._problems: list[Problem] = []
         self._sessions: list[Session] = []
         self._roots: list[str] = []
         self._names: set[str] = set()
         self._first: dict[str, str] = {}
-        self._stray = StrayKeys()
         self._models: set[str] = set()
-        self._without_reply = self._empty = self._too_long = self._dropped = 0
+        self._empty = self._too_long = self._dropped = 0
 
     @property
     def full(self) -> bool:
@@ -202,8 +195,7 @@ class _WekaReader:
         return len(self._roots) == self._most_traces
 
     def read_file(self, file: Path, name: str | None) -> None:
-        found: list[Problem] = []
-        try:
+        with problems_of(name, self._loading.problems) as found:
             head = read_head(str(file))
             if ARRAY_OF_OBJECTS.match(head):
                 for number, value in read_records(str(file), found):
@@ -218,11 +210,6 @@ class _WekaReader:
                         self._read(line, number, name)
             else:
                 self._read(read_bytes(str(file)), 1, name)
-        except WorkloadError as error:
-            if name is None:
-                raise
-            found += error.problems
-        self._problems += [replace(problem, file=name) for problem in found]
 
     def _read(self, data: bytes, line: int, file: str | None) -> None:
         check = Checker(line, file)
@@ -241,7 +228,7 @@ class _WekaReader:
                 check.problems[-1] = replace(check.problems[-1], line=line + (error.line or 1) - 1)
                 trace = None
         if check.problems:
-            self._problems += _placed(check.problems, data)
+            self._loading.problems += _with_lines(check.problems, data)
         elif trace is not None:
             self._add(trace, line, file)
 
@@ -251,21 +238,21 @@ class _WekaReader:
         row = check.mapping(value, None)
         if row is None:
             return None
-        self._stray.look(row, _TRACE_KEYS, check)
-        name = check.text(check.required(row, "id"), "id", may_be_empty=False)
-        size = check.integer(check.required(row, "block_size"), "block_size", minimum=1, maximum=MOST_TOKENS)
+        self._loading.stray.look(row, _TRACE_KEYS, check)
+        name = check.need(row, "id", check.name)
+        size = check.need(row, "block_size", check.tokens)
         scope = row.get("hash_id_scope", "local")
         if scope != "local" and not (scope == "global" and self._global_ids):
             check.fail("hash_id_scope", "Input should be 'local' (global_ids=true takes 'global' too)")
         if row.get("models") is not None:
             check.texts(row["models"], "models")
-        entries = check.items(check.required(row, "requests"), "requests")
+        entries = check.need(row, "requests", check.items)
         if name is None or size is None or entries is None:
             return None
-        body = _Body(check, lists, self._stray, size, _scope(row))
+        body = _Body(check, lists, self._loading.stray, size, _scope(row))
         read = body.entries(row, entries, "", 0.0, relative=False)
         self._models |= body.models
-        self._without_reply += body.without_reply
+        self._loading.without_reply += body.without_reply
         if not body.tokens:
             self._empty += 1
             return None
@@ -287,7 +274,7 @@ class _WekaReader:
         place = f"{file or ''} line {line}".strip()
         if self._first.setdefault(trace.name, place) != place:
             message = f"'{trace.name}' is also in {self._first[trace.name]}; ids must be unique"
-            self._problems.append(Problem(message, line, "id", file))
+            self._loading.problems.append(Problem(message, line, "id", file))
             return
         streams = list(self._streams(trace.name, trace.entries, trace, None))
         if not streams:
@@ -296,7 +283,7 @@ class _WekaReader:
         try:
             sessions = sessions_of_play(list(_requests(trace, streams, line, self._recorded_order)), self._names)
         except GraphError as error:
-            self._problems.append(Problem(str(error), line, f"request {error.request.id}", file))
+            self._loading.problems.append(Problem(str(error), line, f"request {error.request.id}", file))
             return
         self._roots.append(sessions[0].id)
         self._sessions += sessions
@@ -337,24 +324,19 @@ class _WekaReader:
             child = _Stream(agent, (), agent, parent_of_marker, gate, marker.start_s)
             yield from self._streams(agent, marker.entries, trace, child)
 
-    def tree(self, path: str, root: str) -> Sequence[Session]:
+    def tree(self, root: str) -> Sequence[Session]:
         """Return the sessions of the only trace read. Raises WorkloadError with its problems."""
-        if self._problems:
-            raise WorkloadError(path, self._problems)
+        self._loading.raise_problems()
         if self._roots not in ([root], []):
-            raise fault(
-                path, f"a file has not only the trace {root!r} with which it begins: give the option on_demand=false"
-            )
+            message = f"a file has not only the trace {root!r} with which it begins: give the option on_demand=false"
+            raise fault(self._loading.path, message)
         return self._sessions or [Session(root, (), "isolated")]
 
-    def workload(self, path: str) -> Workload:
+    def workload(self) -> Workload:
         """Return the workload. Raises WorkloadError with the problems of all files."""
-        if not self._sessions and not self._problems:
-            why = [f"{self._too_long} have a longer context than {self._most_context}"] if self._too_long else []
-            self._problems.append(Problem("; ".join(["has no trace with requests", *why])))
-        if self._problems:
-            raise WorkloadError(path, self._problems)
-        notes = [*self._stray.notes(), *without_reply_note(self._without_reply)]
+        why = f"; {self._too_long} have a longer context than {self._most_context}" if self._too_long else ""
+        self._loading.finish(self._sessions, f"has no trace with requests{why}")
+        notes = self._loading.notes()
         if self._models:
             notes.append(
                 f"recorded with {', '.join(sorted(self._models)[:4])}: not sent, all requests go to the run's model"
@@ -367,7 +349,14 @@ class _WekaReader:
             if count:
                 notes.append(f"left out {count:,}: {what}")
         sessions = {session.id: session for session in self._sessions}
-        return Workload(FORMAT.name, path, sessions, tuple(self._roots), tuple(notes), frees_early=not self._recorded_order)
+        return Workload(
+            FORMAT.name,
+            self._loading.path,
+            sessions,
+            tuple(self._roots),
+            tuple(notes),
+            frees_early=not self._recorded_order,
+        )
 
 
 def _roots_of(files: Sequence[Path]) -> dict[str, Path]:
@@ -407,21 +396,19 @@ class _Body:
         self, agent: Mapping[str, Any], values: Sequence[Any], prefix: str, marker_s: float, *, relative: bool
     ) -> _Entries:
         """Return the requests of an agent. relative: times below the marker's count from it."""
-        known = [
-            self._check.given(agent, name, partial(self._check.integer, minimum=0, maximum=MOST_TOKENS), prefix) or 0
-            for name in ("tool_tokens", "system_tokens")
-        ]
+        check = self._check
+        known = [check.given(agent, key, check.tokens_from_0, prefix) or 0 for key in ("tool_tokens", "system_tokens")]
         system_blocks = -(-sum(known) // self._block_tokens)
         requests: list[Recorded] = []
         markers: list[_Marker] = []
         for i, value in enumerate(values):
             at = f"{prefix}requests.{i}"
-            entry = self._check.mapping(value, at)
+            entry = check.mapping(value, at)
             if entry is None:
                 continue
             place = self._next_place
             self._next_place += 1
-            start_s = self._check.number(self._check.required(entry, "t", f"{at}."), f"{at}.t") or 0.0
+            start_s = check.need(entry, "t", check.number, f"{at}.") or 0.0
             if relative and start_s + _TOUCH_S < marker_s:
                 start_s += marker_s
             if entry.get("type") == "subagent":
@@ -433,11 +420,10 @@ class _Body:
     def _marker(self, entry: Mapping[str, Any], at: str, place: int, start_s: float) -> _Marker:
         check = self._check
         self._stray.look(entry, _MARKER_KEYS, check, at)
-        name = check.text(check.required(entry, "agent_id", at), f"{at}agent_id", may_be_empty=False)
-        duration_ms = check.given(entry, "duration_ms", check.number, at)
-        values = check.items(check.required(entry, "requests", at), f"{at}requests") or []
-        entries = self.entries(entry, values, at, start_s, relative=True)
-        end_s = entries.end_s if duration_ms is None else start_s + duration_ms / 1e3
+        name = check.need(entry, "agent_id", check.name, at)
+        duration_s = check.ms_as_s(entry, "duration_ms", at)
+        entries = self.entries(entry, check.need(entry, "requests", check.items, at) or [], at, start_s, relative=True)
+        end_s = entries.end_s if duration_s is None else start_s + duration_s
         return _Marker(place, name or "", start_s, start_s if end_s is None else end_s, entries)
 
     def _request(self, entry: Mapping[str, Any], at: str, place: int, start_s: float) -> Recorded:
@@ -445,8 +431,8 @@ class _Body:
         self._stray.look(entry, _REQUEST_KEYS, check, at)
         if entry.get("type", "n") not in ("n", "s"):
             check.fail(f"{at}type", "Input should be 'n', 's' or 'subagent'")
-        tokens = check.integer(check.required(entry, "in", at), f"{at}in", minimum=1, maximum=MOST_TOKENS) or 1
-        output = check.integer(check.required(entry, "out", at), f"{at}out", minimum=0, maximum=MOST_TOKENS) or 0
+        tokens = check.need(entry, "in", check.tokens, at) or 1
+        output = check.need(entry, "out", check.tokens_from_0, at) or 0
         model = check.given(entry, "model", check.text, at) or ""
         api_s = check.given(entry, "api_time", check.number, at)
         thought_s = check.given(entry, "think_time", check.number, at)
@@ -566,33 +552,21 @@ def _scope(trace: Mapping[str, Any]) -> int | None:
     return None if trace.get("hash_id_scope") == "global" else key_of("weka", trace.get("id"))
 
 
-def _placed(problems: Sequence[Problem], data: bytes) -> list[Problem]:
+def _with_lines(problems: Sequence[Problem], data: bytes) -> Sequence[Problem]:
     """Return the problems of a trace over several lines with the lines of their fields."""
     if b"\n" not in data.strip():
-        return list(problems)
+        return problems
     try:
-        places = Places(data.decode("utf-8"))
-        return [
-            replace(problem, line=places.line([int(step) if step.isdigit() else step for step in problem.field.split(".")]))
-            if problem.field
-            else problem
-            for problem in problems
-        ]
+        return placed(problems, data)
     except (ValueError, IndexError):
-        return list(problems)
-
-
-def recognises(keys: Collection[str]) -> bool:
-    """Return whether an object with these keys is of this format."""
-    known = set(keys)
-    return "requests.hash_ids" in known or {"requests", "block_size"} <= known or {"requests", "hash_id_scope"} <= known
+        return problems
 
 
 FORMAT = Format(
     name="weka_trace",
     summary="recorded coding agents (WEKA kv-cache-tester, AgentX corpora) with subagents, as lengths and block hashes",
     needs="'id', 'block_size' and 'requests' in every object",
-    recognises=recognises,
+    recognises=any_of(("requests.hash_ids",), ("requests", "block_size"), ("requests", "hash_id_scope")),
     load=load,
     aliases=("weka", "kv_cache_tester"),
     order=15,
