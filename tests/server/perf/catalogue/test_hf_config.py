@@ -209,6 +209,23 @@ def test_step_reads_the_other_attention(tmp_path: Path) -> None:
     assert third.mlp == fourth.mlp == Moe(8, 2, 64, shared_width=32)
 
 
+def test_thinned_out_llama_layers_are_told_one_by_one(tmp_path: Path) -> None:
+    blocks = [
+        {"attention": {"n_heads_in_group": 8}, "ffn": {"ffn_mult": 2.625}},
+        {"attention": {"no_op": True}, "ffn": {"ffn_mult": 1.3125}},
+        {"attention": {"n_heads_in_group": 8}, "ffn": {"no_op": True}},
+    ]
+    config = {**LLAMA, "model_type": "nemotron-nas", "num_hidden_layers": 3, "block_configs": blocks}
+    layers = [(group.attention, group.mlp) for group in find_model(write(tmp_path, config)).groups]
+    # two thirds of 2.625 x 4096 are 7168, of half as much 3584
+    assert layers == [(Gqa(32, 4, 128), Dense(7168)), (None, Dense(3584)), (Gqa(32, 4, 128), None)]
+    blocks[0] = {"attention": {"n_heads_in_group": 5}, "ffn": {"ffn_mult": 0}}
+    blocks[1] = {"attention": {"replace_with_linear": True}, "ffn": {"ffn_mult": 1}}
+    problems = refusal(write(tmp_path, config))
+    for problem in ("0]: n_heads_in_group must divide the 32 heads", "0]: ffn_mult must be", "1]: linear replacements"):
+        assert any(f"block_configs[{problem}" in told for told in problems)
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 300) | st.text(max_size=3) | st.floats(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
