@@ -61,7 +61,7 @@ def play_run(row: Row, way: str) -> Row:
     with pytest.MonkeyPatch.context() as patch:
         if way == "per_sequence":
             for module in (simulation, in_process):
-                patch.setattr(module, "new_cluster", lambda _: cluster_of(row["cluster"], per_sequence=True))
+                patch.setattr(module, "new_cluster", lambda _, **__: cluster_of(row["cluster"], per_sequence=True))
         try:
             result = simulate(config, workload, options, via=via, max_time_s=max_time_s).result
         except SimulationError:
