@@ -45,9 +45,9 @@ def find_gpu(name: str) -> GpuSpec:
     if is_yaml_path(name):
         return gpu_from_file(name, find_gpu, _gpus().entry)
     keys = _gpu_names()
-    plain = _plain(name)
-    shorter = (plain.removeprefix(vendor) for vendor in _VENDORS)
-    key = next((keys[n] for n in (plain, *shorter) if n in keys), None)
+    full = plain(name)
+    shorter = (full.removeprefix(vendor) for vendor in _VENDORS)
+    key = next((keys[n] for n in (full, *shorter) if n in keys), None)
     if key is None:
         hint = _near(name, keys) or f"choices: {', '.join(_gpus().names)}, or a YAML file"
         raise DeploymentError(f"unknown GPU {name!r}; {hint}")
@@ -94,7 +94,8 @@ def _models() -> DataFile:
     return data_file("models.yaml", "models")
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """Return a name without what people write in different ways: case, spaces, '-' and '_'."""
     return "".join(c for c in name.casefold() if c.isalnum())
 
 
@@ -104,11 +105,11 @@ def _near(name: str, names: Mapping[str, str]) -> str:
     Near are, in this order: entries whose own name holds `name`, those with another name that does, and those with a name
     that is spelled like it.
     """
-    wanted = _plain(name)
-    plain = {_plain(n): entry for n, entry in names.items()}
-    near = [entry for entry in dict.fromkeys(names.values()) if wanted in _plain(entry)] if len(wanted) > 2 else []
-    near += [entry for n, entry in plain.items() if len(wanted) > 2 and wanted in n]
-    near += [plain[n] for n in difflib.get_close_matches(wanted, plain, n=6, cutoff=0.6)]
+    wanted = plain(name)
+    known = {plain(n): entry for n, entry in names.items()}
+    near = [entry for entry in dict.fromkeys(names.values()) if wanted in plain(entry)] if len(wanted) > 2 else []
+    near += [entry for n, entry in known.items() if len(wanted) > 2 and wanted in n]
+    near += [known[n] for n in difflib.get_close_matches(wanted, known, n=6, cutoff=0.6)]
     choices = list(dict.fromkeys(near))[:3]
     return f"did you mean {' or '.join(choices)}?" if choices else ""
 
@@ -116,7 +117,7 @@ def _near(name: str, names: Mapping[str, str]) -> str:
 @cache
 def _gpu_names() -> dict[str, str]:
     """Every plain name of every GPU -> its key."""
-    return {_plain(n): key for key in _gpus().names for n in (key, *_gpus().aliases(key))}
+    return {plain(n): key for key in _gpus().names for n in (key, *_gpus().aliases(key))}
 
 
 @cache

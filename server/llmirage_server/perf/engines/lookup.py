@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from llmirage_server.perf import DeploymentError
-from llmirage_server.perf.catalogue.lookup import list_gpus, list_models
+from llmirage_server.perf.catalogue.lookup import list_gpus, list_models, plain
 from llmirage_server.perf.catalogue.yaml_files import Key, is_yaml_path, one_of, positive, read_own, text, truth, whole
 from llmirage_server.perf.engines.engine import Activations, Engine, version_numbers
 from llmirage_server.perf.engines.sglang import Sglang
@@ -34,11 +34,11 @@ def find_engine(name: str) -> Engine:
     if is_yaml_path(name) or "/" in name:
         return _from_file(Path(name).expanduser())
     name, at, version = name.partition("@")
-    plain = {_plain(word): engine for engine in _ENGINES.values() for word in (engine.name, engine.title)}
-    if (engine := plain.get(_plain(name))) is not None:
+    known = {plain(word): engine for engine in _ENGINES.values() for word in (engine.name, engine.title)}
+    if (engine := known.get(plain(name))) is not None:
         return _version(engine, version) if at else engine
-    near = difflib.get_close_matches(_plain(name), plain, n=1)
-    hint = f"did you mean {plain[near[0]].name}?" if near else f"choices: {', '.join(_ENGINES)}"
+    near = difflib.get_close_matches(plain(name), known, n=1)
+    hint = f"did you mean {known[near[0]].name}?" if near else f"choices: {', '.join(_ENGINES)}"
     raise DeploymentError(f"unknown engine {name!r}; {hint}")
 
 
@@ -55,10 +55,6 @@ def _version(engine: Engine, version: str) -> Engine:
     differences = engine.versions[last] if last is not None else {}
     about: dict[str, Any] = {"name": f"{engine.base}@{version}", "title": f"{engine.title} {version}", "version": version}
     return replace(engine, **about, **differences)
-
-
-def _plain(name: str) -> str:
-    return "".join(c for c in name.casefold() if c.isalnum())
 
 
 # --- files -------------------------------------------------------------------------------------------------------------
