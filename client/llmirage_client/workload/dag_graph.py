@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmirage_client.workload.dag_schema import ConversationLine, ForkEntry, SpawnEntry
-from llmirage_client.workload.session import Branch, Problem, Session, Turn
+from llmirage_client.workload.session import Branch, Problem, Session
 from llmirage_shared.plural import plural
 
 Sessions = Mapping[str, Session]
@@ -190,15 +190,15 @@ def _cycles(sessions: Sessions) -> Iterator[Problem]:
 def desugar(conversation: ConversationLine) -> tuple[Session, list[Problem]]:
     """Return the session of a line, and its problems: children named twice, joins that cannot be."""
     problems: list[Problem] = []
-    sid, count = conversation.session_id, len(conversation.turns)
+    session = conversation.session
+    sid, count = session.id, len(conversation.turns)
 
     def fail(message: str) -> None:
-        problems.append(Problem(message, conversation.line))
+        problems.append(Problem(message, session.line))
 
-    for child in _repeated(conversation.pre_session_spawns):
+    for child in _repeated(session.pre_session_spawns):
         fail(f"session '{sid}' duplicate child_conversation_id '{child}' in pre_session_spawns")
-    rounds = conversation.orchestrator.rounds if conversation.orchestrator else ()
-    for number, round_ in enumerate(dict.fromkeys(rounds)):
+    for number, round_ in enumerate(dict.fromkeys(session.rounds)):
         for child in _repeated(round_.children):
             fail(f"session '{sid}' round {number}: duplicate child_conversation_id '{child}' in spawn group")
     turns = []
@@ -210,29 +210,9 @@ def desugar(conversation: ConversationLine) -> tuple[Session, list[Problem]]:
             wrong = _bad_join(group.join_at, index, count)
             if wrong is not None:
                 fail(f"session '{sid}' turn {index}: {wrong}")
-        turns.append(
-            Turn(
-                messages=line.messages,
-                model=line.model,
-                max_tokens=line.max_tokens,
-                tools=line.tools,
-                extra=line.extra,
-                delay_s=line.delay_ms / 1000,
-                branches=branches_of(f"{sid}:{index}", index, count, line.forks, groups),
-            )
-        )
-    session = Session(
-        id=sid,
-        turns=tuple(turns),
-        mode=conversation.mode,
-        arrival_s=conversation.arrival_s,
-        pre_session_spawns=conversation.pre_session_spawns,
-        rounds=rounds,
-        think_time=conversation.orchestrator.think_time if conversation.orchestrator else None,
-        line=conversation.line,
-        tenant=conversation.tenant,
-    )
-    return session, problems
+        branches = branches_of(f"{sid}:{index}", index, count, line.forks, groups)
+        turns.append(replace(line.turn, branches=branches) if branches else line.turn)
+    return replace(session, turns=tuple(turns)), problems
 
 
 def group_spawns(entries: Sequence[SpawnEntry]) -> list[SpawnEntry]:

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, FIELD_REQUIRED, TENANT_KEYS, Checker
-from llmirage_client.workload.session import NOBODY, ContextMode, Problem, Round, Tenant, ThinkTime
+from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, FIELD_REQUIRED, MS_PER_S, TENANT_KEYS, Checker
+from llmirage_client.workload.session import ContextMode, Problem, Round, Session, ThinkTime, Turn
 
 THINK_TIME_KEYS = ("think_time_ms", "think_time_sigma", "think_time_min_ms", "think_time_max_ms")
 _MOST_ROUNDS = 100_000  # a round is an object in memory; more than this is a slip of the keyboard
@@ -156,30 +156,19 @@ class SpawnEntry:
 
 @dataclass(slots=True, frozen=True)
 class TurnLine:
-    """A turn of a line."""
+    """A turn, and the children that it names."""
 
-    messages: tuple[dict[str, Any], ...]
-    model: str | None
-    max_tokens: int | None
-    tools: tuple[dict[str, Any], ...] | None
-    extra: dict[str, Any]
-    forks: tuple[ForkEntry, ...]
-    spawns: tuple[SpawnEntry, ...]
-    delay_ms: float
+    turn: Turn
+    forks: tuple[ForkEntry, ...] = ()
+    spawns: tuple[SpawnEntry, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
 class ConversationLine:
-    """The conversation of a line."""
+    """The conversation of a line: its session, which has no turns yet, and these."""
 
-    line: int
-    session_id: str
+    session: Session
     turns: tuple[TurnLine, ...]
-    pre_session_spawns: tuple[str, ...]
-    orchestrator: Orchestrator | None
-    mode: ContextMode
-    arrival_s: float | None = None
-    tenant: Tenant = NOBODY
 
 
 def read_conversation(value: object, line: int) -> tuple[ConversationLine | None, list[Problem]]:
@@ -189,7 +178,7 @@ def read_conversation(value: object, line: int) -> tuple[ConversationLine | None
         check.mapping(value, None)
         return None, check.problems
     check.unknown_keys(value, CONVERSATION_KEYS)
-    session_id = check.text(check.required(value, "session_id"), "session_id", may_be_empty=False)
+    session_id = check.need(value, "session_id", check.name)
     is_orchestrator = bool(check.boolean(value.get("orchestrator", False), "orchestrator"))
     orchestrator = read_orchestrator(value, check, is_orchestrator)
     turns = _turns(value, check, is_orchestrator)
@@ -197,12 +186,22 @@ def read_conversation(value: object, line: int) -> tuple[ConversationLine | None
     if is_orchestrator and pre:
         check.rule("orchestrator conversation must not set 'pre_session_spawns'; use conversation-level 'spawns' instead")
     mode = _mode(value, check)
-    timestamp_ms = check.given(value, "timestamp", check.number)
-    arrival_s = None if timestamp_ms is None else timestamp_ms / 1000
+    arrival_s = check.ms_as_s(value, "timestamp")
     tenant = check.tenant(value)
     if check.problems or session_id is None:
         return None, check.problems
-    return ConversationLine(line, session_id, turns, pre, orchestrator, mode, arrival_s, tenant), []
+    session = Session(
+        id=session_id,
+        turns=(),
+        mode=mode,
+        arrival_s=arrival_s,
+        pre_session_spawns=pre,
+        rounds=orchestrator.rounds if orchestrator else (),
+        think_time=orchestrator.think_time if orchestrator else None,
+        line=line,
+        tenant=tenant,
+    )
+    return ConversationLine(session, turns), []
 
 
 def _turns(value: Mapping[str, Any], check: Checker, is_orchestrator: bool) -> tuple[TurnLine, ...]:
@@ -234,10 +233,9 @@ def _mode(value: Mapping[str, Any], check: Checker) -> ContextMode:
 
 
 def _turn(value: object, at: str, check: Checker) -> TurnLine:
-    empty = TurnLine((), None, None, None, {}, (), (), 0.0)
     turn = check.mapping(value, at)
     if turn is None:
-        return empty
+        return TurnLine(Turn())
     check.unknown_keys(turn, TURN_KEYS, f"{at}.", hint=" (request parameters go in 'extra')")
     messages = _messages(turn, at, check)
     model = check.given(turn, "model", check.text, f"{at}.")
@@ -245,21 +243,16 @@ def _turn(value: object, at: str, check: Checker) -> TurnLine:
     extra = check.mapping(turn["extra"], f"{at}.extra") if turn.get("extra") is not None else {}
     forks = check.items(turn.get("forks", []), f"{at}.forks") or []
     spawns = check.items(turn.get("spawns", []), f"{at}.spawns") or []
-    delay_ms = check.number(turn.get("delay", 0.0), f"{at}.delay")
+    delay_ms = check.number(turn.get("delay", 0.0), f"{at}.delay") or 0.0
     return TurnLine(
-        messages,
-        model,
-        _max_tokens(turn, at, check),
-        tools,
-        extra or {},
+        Turn(messages, None, None, model, _max_tokens(turn, at, check), tools, extra or {}, delay_ms / MS_PER_S),
         tuple(_fork(entry, f"{at}.forks.{i}", check) for i, entry in enumerate(forks)),
         tuple(_spawn(entry, f"{at}.spawns.{i}", check) for i, entry in enumerate(spawns)),
-        delay_ms or 0.0,
     )
 
 
 def _messages(turn: Mapping[str, Any], at: str, check: Checker) -> tuple[dict[str, Any], ...]:
-    entries = check.items(check.required(turn, "messages", f"{at}."), f"{at}.messages")
+    entries = check.need(turn, "messages", check.items, f"{at}.")
     if entries is None:
         return ()
     if not entries:
@@ -290,7 +283,7 @@ def _fork(value: object, at: str, check: Checker) -> ForkEntry:
         check.fail(at, 'Input should be a valid string or an object {"child": ..., "background": true}')
         return ForkEntry("")
     check.unknown_keys(value, ("child", "background"), f"{at}.")
-    child = check.text(check.required(value, "child", f"{at}."), f"{at}.child", may_be_empty=False)
+    child = check.need(value, "child", check.name, f"{at}.")
     background = check.boolean(value.get("background", False), f"{at}.background")
     return ForkEntry(child or "", bool(background))
 

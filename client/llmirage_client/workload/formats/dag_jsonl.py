@@ -29,8 +29,8 @@ def load(path: str) -> Workload:
             first_line.setdefault(sid, line)
         conversation, found = read_conversation(value, line)
         problems += found
-        if conversation is not None and first_line[conversation.session_id] == line:
-            sessions[conversation.session_id], found = desugar(conversation)
+        if conversation is not None and first_line[conversation.session.id] == line:
+            sessions[conversation.session.id], found = desugar(conversation)
             problems += found
     problems += check_graph(sessions, first_line.keys() | _ids_on_broken_lines(data, problems))
     if problems:
