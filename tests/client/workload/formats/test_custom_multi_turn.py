@@ -1,13 +1,10 @@
 """custom_multi_turn: where turns end, what is sent, what is refused."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from workload_files import contents, loads_or_is_refused, mutate, problems_of, write
+from workload_files import contents, problems_of, write
 
 from llmirage_client.workload.registry import detect, load
 from llmirage_shared import tokenizer_loader
@@ -150,12 +147,3 @@ def test_a_file_without_conversations_is_refused(tmp_path: Path) -> None:
 def test_the_example_is_known_by_its_content() -> None:
     assert detect(str(EXAMPLE)) == "custom_multi_turn"
     assert len(load(str(EXAMPLE)).roots) == 3
-
-
-@given(st.data())
-def test_a_mutated_file_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    rows = [mutate(json.loads(line), data) for line in EXAMPLE.read_text().splitlines()]
-    path = write(tmp_path_factory.mktemp("mutant"), *rows)
-    loads_or_is_refused(
-        path, "custom_multi_turn", any_role=data.draw(st.booleans()), skip_bad_lines=data.draw(st.booleans())
-    )

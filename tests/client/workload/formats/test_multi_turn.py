@@ -1,13 +1,10 @@
 """multi_turn: conversations whose history grows; leading system prompts; every fault with its line and field."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from workload_files import ANYTHING, assert_refused, contents, loads_or_is_refused, mutate, problems_of, write
+from workload_files import assert_refused, contents, problems_of, write
 
 from llmirage_client.workload.registry import detect, load
 from llmirage_client.workload.session import Turn, Workload
@@ -122,13 +119,3 @@ def test_a_bad_line_is_known_for_its_format_and_all_are_told(tmp_path: Path) -> 
         ["line 2", "turns.1.text"],
         ["line 3", "turns.0.delay"],
     ]
-
-
-ROWS = [json.loads(line) for line in EXAMPLE.read_text().splitlines()] + [row for row, *_ in BAD if isinstance(row, dict)]
-
-
-@given(st.data())
-def test_any_mutant_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    row = mutate(data.draw(st.sampled_from(ROWS)), data)
-    loads_or_is_refused(write(tmp_path_factory.mktemp("mutant"), row, data.draw(ANYTHING)), "multi_turn")
-    loads_or_is_refused(write(tmp_path_factory.mktemp("mutant"), row), "multi_turn")

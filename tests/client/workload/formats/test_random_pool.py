@@ -1,14 +1,11 @@
 """random_pool: draws with replacement from a file or from each file of a directory; every fault with its place."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from workload_files import ANYTHING, assert_refused, contents, loads_or_is_refused, mutate, problems_of, write
+from workload_files import assert_refused, contents, problems_of, write
 
 from llmirage_client.workload.registry import detect, load
 
@@ -125,17 +122,6 @@ def test_problems_of_a_directory_name_the_file(tmp_path: Path) -> None:
 )
 def test_a_bad_option_is_refused(options: dict[str, Any], problem: str) -> None:
     assert problems_of(str(FILE), "random_pool", **options) == [problem]
-
-
-ROWS = [json.loads(line) for line in FILE.read_text().splitlines()] + [row for row, *_ in BAD if isinstance(row, dict)]
-
-
-@given(st.data())
-def test_any_mutant_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    row = mutate(data.draw(st.sampled_from(ROWS)), data)
-    path = write(tmp_path_factory.mktemp("mutant"), row, data.draw(ANYTHING))
-    loads_or_is_refused(path, "random_pool")
-    loads_or_is_refused(str(Path(path).parent), "random_pool")
 
 
 def test_batches_take_lines_apart_and_draw_so_many_of_each_kind(tmp_path: Path) -> None:

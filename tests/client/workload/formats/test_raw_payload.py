@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from workload_files import ANYTHING, loads_or_is_refused, mutate, problems_of, write
+from workload_files import problems_of, write
 
 from llmirage_client.workload.registry import detect, load
 
@@ -102,15 +100,3 @@ def test_problems_of_a_directory_name_the_file(tmp_path: Path) -> None:
         "a.jsonl: line 2: messages: Field required",
         "b.jsonl: is empty; a workload needs at least one session",
     ]
-
-
-ROWS = lines(FILE) + lines(DIRECTORY / "first.jsonl")
-
-
-@given(st.data())
-def test_any_mutant_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    folder = tmp_path_factory.mktemp("mutant")
-    path = write(folder, mutate(data.draw(st.sampled_from(ROWS)), data), data.draw(ANYTHING))
-    loads_or_is_refused(path, "raw_payload")
-    Path(path).rename(folder / "a.jsonl")
-    loads_or_is_refused(str(folder), "raw_payload")

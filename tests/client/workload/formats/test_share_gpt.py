@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from workload_files import contents, loads_or_is_refused, mutate, problems_of, write, write_whole
+from workload_files import contents, problems_of, write, write_whole
 
 from llmirage_client.workload.registry import detect, load
 
@@ -104,13 +102,6 @@ def test_the_name_of_the_data_set_says_what_to_fetch() -> None:
 def test_the_example_is_known_by_its_content() -> None:
     assert detect(str(EXAMPLE)) == "share_gpt"
     assert len(load(str(EXAMPLE), "share_gpt_en_multi_turn").roots) == 2
-
-
-@given(st.data())
-def test_a_mutated_file_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    rows = [mutate(json.loads(line), data) for line in EXAMPLE.read_text().splitlines()]
-    path = write(tmp_path_factory.mktemp("mutant"), *rows)
-    loads_or_is_refused(path, "share_gpt", skip_bad_lines=data.draw(st.booleans()))
 
 
 PUBLISHED = [

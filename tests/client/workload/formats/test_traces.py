@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workload_files import loads_or_is_refused, mutate, problems_of, write, write_whole
+from workload_files import ANYTHING, loads_or_is_refused, mutate, problems_of, write, write_whole
 
+from llmirage_client.workload.format import never
 from llmirage_client.workload.registry import FORMATS, detect, load
 from llmirage_client.workload.session import Turn, Workload, WorkloadError
 
-TRACES = Path(__file__).parents[3] / "data" / "traces"
+DATA = Path(__file__).parents[3] / "data"
+TRACES = DATA / "traces"
+
+
+def lines_of(file: Path) -> list[Any]:
+    return list(map(json.loads, file.read_text().splitlines()))
 
 
 def turns_of(workload: Workload) -> list[Turn]:
@@ -121,6 +127,8 @@ CAPTURE = {
 }
 AUTOBENCH = {"prompt": "hello", "output_len": 5, "extra_request_body": {"temperature": 0}}
 TOKENS = {"input_tokens": [1, 2, 3], "num_output_tokens": 4, "ts": 10}
+CALL_IN_TOKENS = {"input_toks": 3, "output_toks": 2, "input_tok_ids": [1, 2, 3], "arrival_time_ns": 5_000_000}
+AIPERF = ("bailian_trace", "mooncake_trace", "multi_turn", "random_pool", "raw_payload", "single_turn")
 
 
 def weka(**changes: Any) -> dict[str, Any]:
@@ -543,8 +551,8 @@ def test_half_a_client_of_a_pool_is_told_apart_from_a_bad_one(tmp_path: Path) ->
 
 GOOD: dict[str, list[Any]] = {
     "weka_trace": [json.loads((TRACES / "weka_trace_0277_cut_subagent.json").read_text()), WEKA],
-    "dynamo_request_trace": list(map(json.loads, (TRACES / "dynamo_request_trace_v1_agent.jsonl").read_text().splitlines())),
-    "agentic_mooncake": list(map(json.loads, (TRACES / "agentic_mooncake_v2_handmade.jsonl").read_text().splitlines())),
+    "dynamo_request_trace": lines_of(TRACES / "dynamo_request_trace_v1_agent.jsonl"),
+    "agentic_mooncake": lines_of(TRACES / "agentic_mooncake_v2_handmade.jsonl"),
     "tracelab": [ROUND],
     "otel_spans": [SPANS],
     "exgentic": [EXGENTIC],
@@ -553,6 +561,9 @@ GOOD: dict[str, list[Any]] = {
     "sagemaker_capture": [CAPTURE],
     "sglang_autobench": [AUTOBENCH, {"prompt": ["a", "b"], "output_len": 2}, {"system": "s", "content": ["a", "b", "c"]}],
     "sglang_token_trace": [TOKENS],
+    "agentic_jsonl": [CALL_IN_TOKENS, {"session_id": "s", "arrival_time_ns": 0, "sub_requests": [CALL_IN_TOKENS] * 2}],
+    **{name: lines_of(DATA / "aiperf" / f"{name}.jsonl") for name in AIPERF},
+    **{name: lines_of(DATA / "evalscope" / f"{name}.jsonl") for name in ("custom_multi_turn", "share_gpt", "trie")},
 }
 
 
@@ -566,11 +577,19 @@ def test_good_rows_load_by_themselves(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", GOOD)
 @given(data=st.data())
 def test_any_change_of_a_good_file_loads_or_is_refused(name: str, data: st.DataObject) -> None:
+    switches = [option.name for option in FORMATS[name].options if option.kind == "boolean"]
     with tempfile.TemporaryDirectory() as folder:
         rows = list(GOOD[name])
         place = data.draw(st.integers(0, len(rows) - 1))
         rows[place] = mutate(rows[place], data)
-        loads_or_is_refused(write(Path(folder), *rows), name)
+        if data.draw(st.booleans()):
+            rows = [rows[place]]
+        more = [data.draw(ANYTHING)] if data.draw(st.booleans()) else []
+        path = write(Path(folder), *rows, *more)
+        loads_or_is_refused(path, name, **{switch: data.draw(st.booleans()) for switch in switches})
+        if FORMATS[name].recognises_directory is not never:
+            Path(path).rename(f"{path}.jsonl")
+            loads_or_is_refused(folder, name)
 
 
 TABLES = ["tracelab_session_workload_example.csv", "azure2023_conv.csv", "blis_tracev2_data.csv", "burstgpt_v2_head4.csv"]

@@ -1,13 +1,10 @@
 """trie: from recorded lengths to turns, waits and reply limits; every fault with its line and field."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from workload_files import loads_or_is_refused, mutate, problems_of, write
+from workload_files import problems_of, write
 
 from llmirage_client.workload.registry import detect, load
 from llmirage_client.workload.session import Session
@@ -123,10 +120,3 @@ def test_the_names_of_the_published_traces_say_what_to_fetch() -> None:
 def test_the_example_is_known_by_its_content() -> None:
     assert detect(str(EXAMPLE)) == "trie"
     assert sum(len(session.turns) for session in load(str(EXAMPLE)).sessions.values()) == 7
-
-
-@given(st.data())
-def test_a_mutated_file_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    rows = [mutate(json.loads(line), data) for line in EXAMPLE.read_text().splitlines()]
-    path = write(tmp_path_factory.mktemp("mutant"), *rows)
-    loads_or_is_refused(path, "trie", skip_bad_lines=data.draw(st.booleans()))
