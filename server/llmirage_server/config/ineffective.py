@@ -39,23 +39,16 @@ class _Rule(Generic[_Settings]):
     met: Callable[[_Settings], bool]
     harmless: bool = False
 
-
-def _has_experts(at: InstanceSettings) -> bool:
-    try:
-        return find_model(at.model).experts > 0
-    except DeploymentError:  # told where the cluster is planned
-        return True
-
-
-def _scheduler(at: InstanceSettings, owner: str) -> bool:
-    try:
-        return find_engine(at.engine_name).scheduler == owner
-    except DeploymentError:
-        return True
+    def breaks(self, at: _Settings) -> bool:
+        """Return if what these settings need is not there."""
+        try:
+            return not self.met(at)
+        except DeploymentError:  # of a name in no catalogue, which is told where the cluster is planned
+            return False
 
 
 def _of_engine(name: str, owner: str) -> _Rule[InstanceSettings]:
-    return _Rule(name, f"the {owner} scheduler", lambda at: _scheduler(at, owner))
+    return _Rule(name, f"the {owner} scheduler", lambda at: find_engine(at.engine_name).scheduler == owner)
 
 
 def _decodes(at: InstanceSettings) -> bool:
@@ -72,7 +65,7 @@ _COMPUTED = (
 RULES: tuple[_Rule[InstanceSettings], ...] = (
     *(_of_engine(name, owner) for name, owner in ONLY_OF.items()),
     _Rule(_COMPUTED, "computed times, not fixed ones (ttft_ms, itl_ms)", lambda at: not at.fixed_times),
-    _Rule("moe_backend", "a model with experts", _has_experts),
+    _Rule("moe_backend", "a model with experts", lambda at: find_model(at.model).experts > 0),
     _Rule(
         "peer_to_peer",
         "an instance of several GPUs",
@@ -231,6 +224,6 @@ def _judged(at: InstanceSettings, rules: Iterable[_Rule[Any]]) -> dict[str, _Rul
             if name in taken or not hasattr(at, name) or getattr(at, name) == SETTINGS[name].default:
                 continue
             broken = found.setdefault(name, None)
-            if (broken is None or (broken.harmless and not rule.harmless)) and not rule.met(at):
+            if (broken is None or (broken.harmless and not rule.harmless)) and rule.breaks(at):
                 found[name] = rule
     return found
