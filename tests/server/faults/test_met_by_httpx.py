@@ -29,12 +29,13 @@ ANTHROPIC = {  # https://docs.anthropic.com/en/api/errors
 
 @cache
 def plain(path: str = CHAT, stream: bool = True) -> HttpxReply:
-    more = USAGE if path in (CHAT, "/v1/completions") and stream else {}
-    return met(None, path, stream=stream, **more)
+    return told(None, path, stream)
 
 
-def chat_stream(fault: str, **options: Any) -> HttpxReply:
-    return met(fault, stream=True, **USAGE, **options)
+def told(fault: str | None, path: str = CHAT, stream: bool = True, **options: Any) -> HttpxReply:
+    """The reply to a request for usage wherever a stream may have it."""
+    more = USAGE if stream and path in (CHAT, "/v1/completions") else {}
+    return met(fault, path, stream=stream, **more, **options)
 
 
 def data(event: bytes) -> Any:
@@ -74,7 +75,7 @@ async def test_fault_rate_limit() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_fault_ttft(stream: bool) -> None:
-    reply = met("ttft; added_s=5", stream=stream, **(USAGE if stream else {}))
+    reply = told("ttft; added_s=5", stream=stream)
     assert reply.body == plain(stream=stream).body
     assert [at_s for at_s, _ in reply.pieces] == pytest.approx([at_s + 5 for at_s, _ in plain(stream=stream).pieces])
 
@@ -83,55 +84,56 @@ def test_fault_ttft(stream: bool) -> None:
 def test_fault_reset(path: str) -> None:
     before = met("reset", path)
     assert (type(before.error), before.status) == (httpx.ReadError, 0)
-    middle = met("reset; after_tokens=2", path, stream=True, **(USAGE if path == CHAT else {}))
+    middle = told("reset; after_tokens=2", path)
     assert type(middle.error) is httpx.ReadError
     assert 0 < len(middle.events) < len(plain(path).events)
 
 
 @pytest.mark.parametrize("path", BODIES)
 def test_fault_cut(path: str) -> None:
-    more = USAGE if path in (CHAT, "/v1/completions") else {}
-    reply = met("cut; after_tokens=2", path, stream=True, **more)
+    reply = told("cut; after_tokens=2", path)
     assert (type(reply.error), reply.status) == (httpx.RemoteProtocolError, 200)
     assert reply.events == plain(path).events[: len(reply.events)]
-    told = [event for event in reply.events if b"delta" in event and (b'"content":""' not in event)]
-    assert len(told) == 2 or path == "/v1/completions"
+    with_text = [event for event in reply.events if b"delta" in event and (b'"content":""' not in event)]
+    assert len(with_text) == 2 or path == "/v1/completions"
     assert reply.took_s == pytest.approx(TTFT_S + 2 * ITL_S)
 
 
 def test_fault_cut__after_bytes_and_of_a_whole_reply() -> None:
-    assert len(b"".join([piece for _, piece in chat_stream("cut; after_bytes=500").pieces])) == 500
+    assert len(b"".join([piece for _, piece in told("cut; after_bytes=500").pieces])) == 500
+    clean = told("cut; after_bytes=500; clean=true")
+    assert (len(b"".join([piece for _, piece in clean.pieces])), clean.error) == (500, None)
     whole = met("cut; after_bytes=100")
     assert type(whole.error) is httpx.RemoteProtocolError
     assert len(b"".join([piece for _, piece in whole.pieces])) == 100 < int(whole.headers["content-length"])
 
 
 def test_fault_cut__clean() -> None:
-    reply = chat_stream("cut; clean=true; after_tokens=3")
+    reply = told("cut; clean=true; after_tokens=3")
     assert reply.error is None
     assert reply.events == plain().events[:4]  # the first has no token
 
 
 def test_fault_cut__a_shorter_reply_lacks_its_end() -> None:
-    reply = chat_stream("cut; after_tokens=100")
+    reply = told("cut; after_tokens=100")
     assert type(reply.error) is httpx.RemoteProtocolError
     assert reply.events == plain().events[:7]
     assert b'"finish_reason":null' in reply.events[-1]
 
 
 def test_fault_stall() -> None:
-    reply = chat_stream("stall; after_tokens=2; for_s=60")
+    reply = told("stall; after_tokens=2; for_s=60")
     assert reply.body == plain().body
     gaps = [after - before for (before, _), (after, _) in zip(reply.pieces, reply.pieces[1:], strict=False)]
     assert max(gaps) == pytest.approx(60, abs=0.1)  # no pings meanwhile
-    impatient = chat_stream("stall; after_tokens=2; for_s=60", timeout_s=10)
+    impatient = told("stall; after_tokens=2; for_s=60", timeout_s=10)
     assert type(impatient.error) is httpx.ReadTimeout
     assert impatient.events == plain().events[:3]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_fault_slow_body(stream: bool) -> None:
-    reply = met("slow_body; piece_bytes=50; every_s=2", stream=stream, **(USAGE if stream else {}))
+    reply = told("slow_body; piece_bytes=50; every_s=2", stream=stream)
     assert reply.body == plain(stream=stream).body
     assert max(len(piece) for _, piece in reply.pieces) == 50
     assert reply.took_s == pytest.approx(2 * len(reply.pieces), abs=0.2)
@@ -139,8 +141,7 @@ def test_fault_slow_body(stream: bool) -> None:
 
 @pytest.mark.parametrize("path", BODIES)
 def test_fault_malformed(path: str) -> None:
-    more = USAGE if path in (CHAT, "/v1/completions") else {}
-    reply = met("malformed; after_tokens=3", path, stream=True, **more)
+    reply = told("malformed; after_tokens=3", path)
     [(broken, whole)] = differing(reply, plain(path))
     assert whole.startswith(broken[:20])
     with pytest.raises(json.JSONDecodeError):
@@ -151,8 +152,7 @@ def test_fault_malformed(path: str) -> None:
 
 @pytest.mark.parametrize("path", BODIES)
 def test_fault_torn_utf8(path: str) -> None:
-    more = USAGE if path in (CHAT, "/v1/completions") else {}
-    reply = met("torn_utf8; after_tokens=3", path, stream=True, **more)
+    reply = told("torn_utf8; after_tokens=3", path)
     [(torn, whole)] = differing(reply, plain(path))
     assert torn.replace(b"\xe2\x82", b"") == whole
     for body in (torn, met("torn_utf8", path).body):
@@ -162,8 +162,7 @@ def test_fault_torn_utf8(path: str) -> None:
 
 @pytest.mark.parametrize("path", BODIES)
 def test_fault_oversized(path: str) -> None:
-    more = USAGE if path in (CHAT, "/v1/completions") else {}
-    reply = met("oversized; after_tokens=3; extra_bytes=3000000", path, stream=True, **more)
+    reply = told("oversized; after_tokens=3; extra_bytes=3000000", path)
     [(large, whole)] = differing(reply, plain(path))
     assert large.replace(b"x" * 3_000_000, b"") == whole
     assert len(met("oversized", path).body) == len(plain(path, stream=False).body) + 1_048_576
@@ -171,11 +170,11 @@ def test_fault_oversized(path: str) -> None:
 
 def test_fault_duplicate_chunk() -> None:
     events = plain().events
-    assert chat_stream("duplicate_chunk; after_tokens=2").events == [*events[:4], events[3], *events[4:]]
+    assert told("duplicate_chunk; after_tokens=2").events == [*events[:4], events[3], *events[4:]]
 
 
 def test_fault_error_event() -> None:
-    reply = chat_stream("error_event; after_tokens=2; status=529; message=Too much")
+    reply = told("error_event; after_tokens=2; status=529; message=Too much")
     *sent, last = reply.events
     assert (sent, reply.error, reply.status) == (plain().events[:3], None, 200)
     assert data(last) == {"error": {"message": "Too much", "type": "server_error", "param": None, "code": "overloaded"}}
@@ -198,16 +197,14 @@ def test_fault_error_event__in_the_other_apis() -> None:
 
 @pytest.mark.parametrize("path", BODIES)
 def test_fault_missing_done(path: str) -> None:
-    more = USAGE if path in (CHAT, "/v1/completions") else {}
-    reply = met("missing_done", path, stream=True, **more)
+    reply = told("missing_done", path)
     assert (reply.events, reply.error) == (plain(path).events[:-1], None)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", BODIES)
 def test_fault_missing_usage(path: str, stream: bool) -> None:
-    more = USAGE if path in (CHAT, "/v1/completions") and stream else {}
-    reply = met("missing_usage", path, stream=stream, **more)
+    reply = told("missing_usage", path, stream)
     assert b'"usage"' in plain(path, stream=stream).body
     assert b'"usage"' not in reply.body
     assert len(reply.events) >= len(plain(path, stream=stream).events) - 1
@@ -224,10 +221,9 @@ def test_fault_missing_usage(path: str, stream: bool) -> None:
     ],
 )
 def test_fault_finish_reason(path: str, right: bytes, wrong: bytes, stream: bool) -> None:
-    more = USAGE if path in (CHAT, "/v1/completions") and stream else {}
     usual = plain(path, stream=stream).body
     assert usual.count(right) == 1
-    assert met("finish_reason", path, stream=stream, **more).body == usual.replace(right, wrong)
+    assert told("finish_reason", path, stream).body == usual.replace(right, wrong)
 
 
 def test_fault_finish_reason__of_a_response_that_is_cut() -> None:
@@ -239,8 +235,7 @@ def test_fault_finish_reason__of_a_response_that_is_cut() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", BODIES)
 def test_fault_empty_reply(path: str, stream: bool) -> None:
-    more = USAGE if path in (CHAT, "/v1/completions") and stream else {}
-    reply = met("empty_reply", path, stream=stream, **more)
+    reply = told("empty_reply", path, stream)
     word = b"depends" if path == "/v1/completions" else b"efficiency"
     assert word in plain(path, stream=stream).body
     assert word not in reply.body
@@ -265,7 +260,7 @@ def test_fault_empty_body(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_fault_content_type(stream: bool) -> None:
-    reply = met("content_type; value=text/html", stream=stream, **(USAGE if stream else {}))
+    reply = told("content_type; value=text/html", stream=stream)
     assert reply.headers["content-type"] == "text/html"
     assert reply.body == plain(stream=stream).body
 

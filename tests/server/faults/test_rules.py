@@ -55,6 +55,12 @@ def test_by_endpoint(endpoint: str, hit: bool | None) -> None:
         assert outcomes([fault(endpoint=endpoint)], [{}]) == [HIT if hit else MISS]
 
 
+def test_by_endpoint_of_several() -> None:
+    asked = [{}, {"path": "/v1/completions"}, {"path": "/v1/embeddings", "model": "x", "input": "Hi"}]
+    assert outcomes([fault(endpoint="completions")], asked) == [MISS, HIT, MISS]
+    assert outcomes([fault(endpoint="/v1/*")], asked) == [HIT, HIT, HIT]
+
+
 def test_by_model_as_the_request_names_it() -> None:
     asked: list[dict[str, Any]] = [{"model": name} for name in ("gpt-4o", "gpt-4o-mini", "qwen")]
     assert outcomes([fault(model="gpt-4o")], asked) == [HIT, MISS, MISS]
