@@ -13,7 +13,8 @@ from typing import Any
 
 from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Tool, ToolChoice
 from llmirage_server.replies.structured.budget import working_on
-from llmirage_server.replies.structured.matcher import GrammarError, PatternError, compiled
+from llmirage_server.replies.structured.matcher import GrammarError, compiled
+from llmirage_server.replies.structured.regex_syntax import PatternError
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.schema_check import check_schema
 from llmirage_shared.settings import at_call

@@ -22,7 +22,8 @@ from llmirage_server.http.sessions import AFFINITY_HEADERS, SENDER_HEADERS, SLO_
 from llmirage_server.http.turns import turn
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.structured.budget import part_worked_on
-from llmirage_server.replies.structured.matcher import GrammarError, PatternError
+from llmirage_server.replies.structured.matcher import GrammarError
+from llmirage_server.replies.structured.regex_syntax import PatternError
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.service.constraints import TEXT, ReplyConstraints
 from llmirage_server.service.generation import Choice, Generation, ResponsesInProgress

@@ -19,7 +19,8 @@ from typing import NamedTuple, NoReturn
 
 from llmirage_server.replies.structured import strings
 from llmirage_server.replies.structured.budget import spend, spend_characters
-from llmirage_server.replies.structured.matcher import GrammarError, PatternError, compiled
+from llmirage_server.replies.structured.matcher import GrammarError, compiled
+from llmirage_server.replies.structured.regex_syntax import PatternError
 
 _DEEP = 24  # expansions within each other after which the shortest way out is taken
 _MORE = 2  # repetitions beyond the smallest number, where a grammar leaves it open

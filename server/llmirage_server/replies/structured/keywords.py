@@ -12,7 +12,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from llmirage_server.replies.structured.budget import spend, spend_characters
-from llmirage_server.replies.structured.matcher import NoPatternError, PatternError, compiled
+from llmirage_server.replies.structured.matcher import compiled
+from llmirage_server.replies.structured.regex_syntax import NoPatternError, PatternError
 from llmirage_server.replies.structured.schema import equal
 from llmirage_server.replies.structured.schema_check import shown
 

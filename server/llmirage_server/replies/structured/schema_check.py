@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llmirage_server.replies.structured.budget import spend
-from llmirage_server.replies.structured.matcher import NoPatternError, PatternError, compiled
+from llmirage_server.replies.structured.matcher import compiled
+from llmirage_server.replies.structured.regex_syntax import NoPatternError, PatternError
 from llmirage_server.replies.structured.schema import ONE_SCHEMA, SCHEMA_LIST, SCHEMAS_BY_NAME, SchemaError
 
 MOST_LEVELS = 200  # of objects and arrays within each other

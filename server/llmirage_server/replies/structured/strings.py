@@ -8,7 +8,8 @@ import uuid
 from collections.abc import Callable, Container, Iterator, Sequence
 
 from llmirage_server.replies.structured.budget import spend, spend_characters
-from llmirage_server.replies.structured.matcher import Language, PatternError, TextDemand, TextState, language
+from llmirage_server.replies.structured.matcher import Language, TextDemand, TextState, language
+from llmirage_server.replies.structured.regex_syntax import PatternError
 from llmirage_shared.texts import short_cache
 
 _MORE = 6  # characters beyond the shortest text, and as many again as it has

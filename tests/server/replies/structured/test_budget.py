@@ -6,7 +6,8 @@ import pytest
 
 from llmirage_server.replies.structured.budget import BRIEF, FULL, Budget, BudgetError, limited, spend, working_on
 from llmirage_server.replies.structured.grammar import text_for
-from llmirage_server.replies.structured.matcher import GrammarError, PatternError
+from llmirage_server.replies.structured.matcher import GrammarError
+from llmirage_server.replies.structured.regex_syntax import PatternError
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.strings import whole_match
 from llmirage_server.replies.structured.values import value_for
