@@ -10,7 +10,6 @@ import copy
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from typing import Any, TypeVar
 
 from llmirage_server.replies.structured import strings
@@ -18,7 +17,6 @@ from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.structured.facts import (
     EVERY_TYPE,
     NOT_FORMAT,
-    NOT_MULTIPLE,
     NOT_PATTERN,
     NOT_VALUES,
     REPEATS,
@@ -28,20 +26,13 @@ from llmirage_server.replies.structured.facts import (
     NoValueError,
     Ways,
 )
-from llmirage_server.replies.structured.keywords import (
-    FORMATS,
-    exact,
-    has_format,
-    is_multiple,
-    is_quotient_whole,
-    lookup_key,
-)
+from llmirage_server.replies.structured.keywords import FORMATS, has_format, lookup_key
 from llmirage_server.replies.structured.matcher import TextDemand, compiled
+from llmirage_server.replies.structured.numbers import number_for
 from llmirage_server.replies.structured.regex_syntax import PatternError
 from llmirage_server.replies.structured.schema import Placed, Schema, SchemaError, Scope, types_of
 from llmirage_server.replies.structured.strings import text_of
 from llmirage_server.replies.structured.validity import Validator, validator_for
-from llmirage_shared.texts import short_cache
 
 _DEEP = 5  # levels after which everything optional is left out,
 _FAILURES_A_LEVEL = 6  # and one less each time that so many ways led nowhere
@@ -51,7 +42,6 @@ _TRIES_FOR_ANOTHER = 20  # for a value other than those that are there
 _MOST_LEVELS = 150  # of a value; about as many as there are, if they are arrays
 _FEW_LEVELS = 12  # in the second half of the tries: what has more may have no end
 _MOST_OPTIONAL = 24  # optional properties written at most
-_NEXT_TO_BOUNDS = 1_000  # multiples, or numbers, looked at from a bound on
 _ANY_TEXT = "^[a-z ]*$"
 _TEXT: Placed = ({"type": "string"}, ("",))
 _KINDS: tuple[str, ...] = ("object", "array", "string", "boolean", "number", "null")
@@ -240,87 +230,6 @@ class _ValueWriter:
                 return text
         raise NoValueError(f"found no text of format {' and '.join(forms)} that its other keywords allow")
 
-    # --- numbers ---
-
-    def _number(self, facts: Facts, name: str, depth: int, besides: _Keys) -> float | int:
-        allowed = facts.types
-        low = max(facts.each("minimum"), default=-math.inf)
-        above = max(facts.each("exclusiveMinimum"), default=-math.inf)
-        high = min(facts.each("maximum"), default=math.inf)
-        below = min(facts.each("exclusiveMaximum"), default=math.inf)
-        steps, not_steps = facts.each("multipleOf"), facts.each(NOT_MULTIPLE)
-
-        def fits(value: float | int) -> bool:
-            whole = isinstance(value, int) or value.is_integer()
-            return (
-                low <= value <= high
-                and above < value < below
-                and ("integer" if whole else "fraction") in allowed
-                and all(is_multiple(value, step) for step in steps)
-                and not any(is_multiple(value, step) for step in not_steps)
-                and not (besides and (value, False) in besides)
-            )
-
-        nearly: float | None = None
-        try:
-            candidates = self._multiples if steps or "fraction" not in allowed else self._fractions
-            drawn = candidates(name, max(low, above), min(high, below), steps, "fraction" not in allowed)
-            for place, value in enumerate(drawn):
-                spend(place % 8 == 0)
-                if fits(value):
-                    if all(is_quotient_whole(value, step) for step in steps):
-                        return value
-                    nearly = value  # a multiple that python-jsonschema takes for none
-        except ArithmeticError:
-            raise NoValueError("its bounds are too large or too small for numbers of double precision") from None
-        if nearly is None:
-            raise NoValueError(_no_number(facts))
-        return nearly
-
-    def _multiples(self, name: str, low: float, high: float, steps: Sequence[float], whole: bool) -> Iterator[float]:
-        """Yield multiples of all steps: some at random, of usual sizes first, then those next to the bounds."""
-        step = _common_multiple([*steps, 1] if whole else steps) if steps else 1
-        ranges = []
-        usual_low, usual_high = _usual_range(name)
-        least: float | Fraction
-        most: float | Fraction
-        for least, most in ((max(low, usual_low), min(high, usual_high)), (low, high)):
-            if least == -math.inf:
-                least = min(most, 0) - 10 * max(1, step) - abs(min(most, 0)) if most != math.inf else -100 * step
-            if most == math.inf:
-                most = least + max(10 * step, abs(Fraction(least)))
-            first = math.ceil(least if step == 1 else Fraction(least) / step)
-            last = math.floor(most if step == 1 else Fraction(most) / step)
-            if first <= last:
-                ranges.append((first, last))
-                for _ in range(_TRIES_FOR_ANOTHER):
-                    yield _as_number(self.rng.randint(first, last) * step)
-        for first, last in ranges[-1:]:
-            yield from (_as_number(number * step) for number in range(first, min(last, first + _NEXT_TO_BOUNDS) + 1))
-            yield from (_as_number(number * step) for number in range(last, max(first, last - _NEXT_TO_BOUNDS) - 1, -1))
-
-    def _fractions(self, name: str, low: float, high: float, steps: Sequence[float], whole: bool) -> Iterator[float]:
-        """Yield numbers of few digits, then of many, then those next to the bounds."""
-        usual_low, usual_high = _usual_range(name)
-        ranges = [(max(low, usual_low), min(high, usual_high)), (low, high)]
-        for least, most in ranges:
-            if least == -math.inf:
-                least = most - max(10.0, abs(most))
-            if most == math.inf:
-                most = least + max(10.0, abs(least))
-            if least > most:
-                continue
-            for digits in (1, 2, 4, 8):
-                yield round(self.rng.uniform(least, most), digits)
-            yield self.rng.uniform(least, most)
-            yield least / 2 + most / 2
-        finite = [bound for bound in (low, high) if math.isfinite(bound)]
-        yield from finite
-        yield from (math.nextafter(bound, towards) for bound in finite for towards in (-math.inf, math.inf))
-        for bound in finite or [0]:
-            yield from (bound + number for number in range(-_NEXT_TO_BOUNDS, _NEXT_TO_BOUNDS))
-            yield from (bound + self.rng.random() * number for number in range(-_NEXT_TO_BOUNDS, _NEXT_TO_BOUNDS))
-
     # --- arrays ---
 
     def _array(self, facts: Facts, name: str, depth: int, besides: _Keys) -> list[Any]:
@@ -436,8 +345,9 @@ class _ValueWriter:
 
 
 _MAKERS: dict[str, Callable[[_ValueWriter, Facts, str, int, _Keys], Any]] = {
-    "null": lambda *_: None, "boolean": _ValueWriter._boolean, "number": _ValueWriter._number,
-    "string": _ValueWriter._string, "array": _ValueWriter._array, "object": _ValueWriter._object,
+    "null": lambda *_: None, "boolean": _ValueWriter._boolean, "string": _ValueWriter._string,
+    "number": lambda writer, facts, name, _, besides: number_for(facts, name, writer.rng, besides),
+    "array": _ValueWriter._array, "object": _ValueWriter._object,
 }  # fmt: skip
 
 
@@ -616,47 +526,3 @@ def _evaluates(schema: Schema, key: str, itself: bool) -> bool:
         or (not itself and "unevaluatedProperties" in schema)
         or any(compiled(pattern).has(key) for pattern in schema.get("patternProperties", ()))
     )
-
-
-# --- numbers ------------------------------------------------------------------------------------------------------------
-
-
-def _common_multiple(steps: Sequence[float]) -> Fraction:
-    """Return the least common multiple of numbers as JSON writes them."""
-    common, *others = map(exact, steps)
-    for step in others:
-        numerator = math.lcm(common.numerator * step.denominator, step.numerator * common.denominator)
-        common = Fraction(numerator, common.denominator * step.denominator)
-    return common
-
-
-def _as_number(value: Fraction | int) -> float | int:
-    return int(value) if isinstance(value, int) or value.denominator == 1 else float(value)
-
-
-def _no_number(facts: Facts) -> str:
-    words = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
-    said = [f"{word} {value}" for word in words for value in facts.each(word)]
-    return f"no number of its type obeys {', '.join(said) or 'its keywords'}"
-
-
-@short_cache(1024)
-def _usual_range(name: str) -> tuple[float, float]:
-    """Return what numbers of this name are usually like."""
-    lower = name.lower()
-    for words, low, high in (
-        (("year",), 1990, 2030),
-        (("month",), 1, 12),
-        (("day",), 1, 28),
-        (("age",), 18, 80),
-        (("lat",), -60, 60),
-        (("lon", "lng"), -150, 150),
-        (("temperature", "celsius"), -5, 35),
-        (("percent",), 0, 100),
-        (("confidence", "probability", "score", "ratio", "rate"), 0, 1),
-        (("price", "cost", "amount", "total"), 5, 500),
-        (("count", "number", "quantity", "size", "length"), 1, 20),
-    ):
-        if any(word in lower for word in words):
-            return float(low), float(high)
-    return 1.0, 100.0
