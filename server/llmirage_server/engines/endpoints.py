@@ -25,7 +25,6 @@ from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import joined, read_ids
 from llmirage_shared.wire.errors import ApiError
 
-_TEXT = b"text/plain; charset=utf-8"
 _SECTIONS = ("core", "memory", "spec", "lora", "disagg", "queues", "all")  # of /v1/loads
 _NOT_FLUSHED = "There are running or waiting requests: nothing was flushed.\n"
 
@@ -53,7 +52,7 @@ class EngineHandler(ServiceHandler):
         ):
             return exchange.error(errors.no_instance())
         if exchange.dialect.bare_health:
-            return exchange.content(b"", _TEXT)
+            return exchange.text()
         queues = self._service.driver.saturated()
         return exchange.json({"saturated": [dataclasses.asdict(queue) for queue in queues]} if queues else {})
 
@@ -67,7 +66,7 @@ class EngineHandler(ServiceHandler):
         return exchange.content(self._metrics(*exchange.engine).encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
     async def ping(self, exchange: HttpExchange) -> Response:
-        return exchange.content(b"", _TEXT)
+        return exchange.text()
 
     async def version(self, exchange: HttpExchange) -> Response:
         return exchange.json({"version": self._version()})
@@ -90,7 +89,7 @@ class EngineHandler(ServiceHandler):
     async def reset_prefix_cache(self, exchange: HttpExchange) -> Response:
         """All instances forget the KV that no request uses."""
         self._service.driver.clear_cache(exchange.instance)
-        return exchange.content(b"", _TEXT)
+        return exchange.text()
 
     async def sleep(self, exchange: HttpExchange) -> Response:
         level = exchange.query("level") or "1"
@@ -104,7 +103,7 @@ class EngineHandler(ServiceHandler):
             service.responses.metrics.sleep(int(level))
             service.responses.pause(errors.asleep)
             service.driver.clear_cache()
-        return exchange.content(b"", _TEXT)
+        return exchange.text()
 
     async def wake_up(self, exchange: HttpExchange) -> Response:
         if self._sleep_level(exchange) is not None:
@@ -113,7 +112,7 @@ class EngineHandler(ServiceHandler):
                 self._service.driver.act("start", exchange.instance)
             else:
                 self._service.responses.resume()
-        return exchange.content(b"", _TEXT)
+        return exchange.text()
 
     async def is_sleeping(self, exchange: HttpExchange) -> Response:
         return exchange.json({"is_sleeping": self._sleep_level(exchange) is not None})
@@ -219,9 +218,9 @@ class EngineHandler(ServiceHandler):
     async def flush_cache(self, exchange: HttpExchange) -> Response:
         """Like /reset_prefix_cache, but only while no request is in the cluster."""
         if any(_in_flight(instance) for instance in self._service.driver.snapshot(exchange.instance)):
-            return exchange.content(_NOT_FLUSHED.encode(), _TEXT, 400)
+            return exchange.text(_NOT_FLUSHED, 400)
         self._service.driver.clear_cache(exchange.instance)
-        return exchange.content(b"Cache flushed.\n", _TEXT)
+        return exchange.text("Cache flushed.\n")
 
     def _version(self) -> str:
         """Return the version of the engine whose API this server speaks, else its own."""
@@ -232,11 +231,11 @@ class EngineHandler(ServiceHandler):
     # --- both: load clients profile the engine while they measure; there is nothing to profile here ---
 
     async def start_profile(self, exchange: HttpExchange) -> Response:
-        return exchange.content(b"Start profiling.\n" if exchange.dialect.name == "sglang" else b"", _TEXT)
+        return exchange.text("Start profiling.\n" if exchange.dialect.name == "sglang" else "")
 
     async def stop_profile(self, exchange: HttpExchange) -> Response:
-        text = b"Stop profiling. This will take some time.\n"
-        return exchange.content(text if exchange.dialect.name == "sglang" else b"", _TEXT)
+        text = "Stop profiling. This will take some time.\n"
+        return exchange.text(text if exchange.dialect.name == "sglang" else "")
 
     def _instances(self, exchange: HttpExchange) -> list[dict[str, Any]]:
         found = []
@@ -283,7 +282,7 @@ class LoraHandler:
             )
         if problem := await self._load(exchange, name, path):
             return _refused(exchange, problem, "BadRequestError")
-        return _done(exchange, f"Success: LoRA adapter '{name}' added successfully.")
+        return exchange.text(f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload(self, exchange: HttpExchange) -> Response:
         request = await exchange.checked(schema.engines.UnloadLoraAdapter.check)
@@ -293,7 +292,7 @@ class LoraHandler:
         if name not in self._adapters.loaded(exchange.instance):
             return _refused(exchange, f"The lora adapter '{name}' cannot be found.", "NotFoundError", 404)
         self._adapters.unload(name, exchange.instance)
-        return _done(exchange, f"Success: LoRA adapter '{name}' removed successfully.")
+        return exchange.text(f"Success: LoRA adapter '{name}' removed successfully.")
 
     async def load_sglang(self, exchange: HttpExchange) -> Response:
         request = await exchange.checked(schema.engines.LoadLoraAdapter.check)
@@ -329,10 +328,6 @@ class LoraHandler:
             "loaded_adapters": self._adapters.loaded(exchange.instance),
         }
         return exchange.json(body, 200 if error is None else 400)
-
-
-def _done(exchange: HttpExchange, text: str) -> Response:
-    return exchange.content(text.encode(), b"text/plain; charset=utf-8")
 
 
 def _refused(exchange: HttpExchange, message: str, kind: str = "InvalidUserInput", status: int = 400) -> Response:

@@ -87,7 +87,7 @@ class SglangHandler(ServiceHandler):
         for rid in rids:
             if abort := self._aborts.get(rid):
                 abort()
-        return exchange.content(b"", b"text/plain; charset=utf-8")
+        return exchange.text()
 
     async def health_generate(self, exchange: HttpExchange) -> Response:
         """One token through the whole cluster."""
@@ -95,7 +95,7 @@ class SglangHandler(ServiceHandler):
         prompts = [EncodedPrompt(np.zeros(1, dtype=np.int32), "")]
         generation = await self._service.generate(prompts, Sampling(max_tokens=1, ignore_eos=True), served, exchange, "text")
         await finish(generation, exchange)
-        return exchange.content(b"", b"text/plain; charset=utf-8")
+        return exchange.text()
 
     async def _prompts(
         self, exchange: HttpExchange, request: schema.engines.GenerateRequest, n: int

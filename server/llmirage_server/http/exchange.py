@@ -426,6 +426,10 @@ class HttpExchange:
             return self.json(value)
         return self.pieces(await self.apart(lambda: json_pieces.written(value)), b"application/json")
 
+    def text(self, text: str = "", status: int = 200) -> Response:
+        """Return a response of plain text."""
+        return self.content(text.encode(), b"text/plain; charset=utf-8", status)
+
     def content(self, body: bytes, content_type: bytes, status: int = 200) -> Response:
         """Return a response of bytes."""
         return self.pieces([body], content_type, status)
