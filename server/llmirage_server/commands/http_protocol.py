@@ -72,45 +72,6 @@ class ConnectionLimits:
     unread: ByteBudget = field(default_factory=ByteBudget)
 
 
-class StampingProtocol(HttpToolsProtocol):
-    """Notes when each request had come, before it waits for its turn: in a burst the others' are worked on first.
-
-    It also notes how the client uses the connection, for the verdict. Times are those of precise_clock.
-    """
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._clock = precise_clock()
-        self._connection = ClientConnection(self._clock())
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.closed(self._clock())
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._connection.blocked(self._clock())
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.unblocked(self._clock())
-        super().resume_writing()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["state"][CONNECTION] = self._connection
-        self._connection.unused_since_s = None
-
-    def on_response_complete(self) -> None:
-        if not self.pipeline:
-            self._connection.unused_since_s = self._clock()
-        super().on_response_complete()
-
-    def on_message_complete(self) -> None:
-        if not self.pipeline:  # else it waits for the reply to the one before, on the same connection
-            self.scope["state"][ARRIVED] = self._clock()
-        super().on_message_complete()
-
-
 class _HeldFlow(FlowControl):
     """Reads nothing while bytes wait for their turn; uvicorn would, to see the client leave.
 
@@ -142,8 +103,12 @@ async def _answered(app: ASGIApp, scope: Scope, receive: Receive, send: Send) ->
         scope["state"][HELD].release()
 
 
-class BoundedProtocol(StampingProtocol):
-    """One connection within limits."""
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection within limits.
+
+    It notes when each request had come, before it waits for its turn: in a burst the others' are worked on first; and how
+    the client uses the connection, for the verdict. These times are those of precise_clock.
+    """
 
     def __init__(self, *, limits: ConnectionLimits, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
@@ -167,6 +132,8 @@ class BoundedProtocol(StampingProtocol):
         self._reader: asyncio.TimerHandle | None = None  # the next look whether the client reads, while bytes wait for it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._clock = precise_clock()
+        self._connection = ClientConnection(self._clock())
         super().connection_made(transport)
         self.flow = _HeldFlow(transport)
         if len(self.connections) > self._limits.most:
@@ -175,11 +142,13 @@ class BoundedProtocol(StampingProtocol):
             self._await_rest()
 
     def pause_writing(self) -> None:
+        self._connection.blocked(self._clock())
         super().pause_writing()
         self._await_reader()
 
     def resume_writing(self) -> None:
         self._stop_waiting_for_reader()
+        self._connection.unblocked(self._clock())
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -188,6 +157,7 @@ class BoundedProtocol(StampingProtocol):
         self._unset_keepalive_if_required()  # uvicorn keeps it where the client reset the connection
         self._rest = b""
         self._held.abandon()
+        self._connection.closed(self._clock())
         super().connection_lost(exc)
 
     # One request at a time: bytes are parsed up to the end of each, which is where its headers or its last chunk end, or
@@ -317,6 +287,8 @@ class BoundedProtocol(StampingProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["state"][CONNECTION] = self._connection
+        self._connection.unused_since_s = None
         self.scope["state"][HELD] = self._held = Held(self._limits.unread)
         self._phase, self._body_left, self._dry_bytes = "head", None, 0
 
@@ -350,11 +322,13 @@ class BoundedProtocol(StampingProtocol):
         self._body_has_come()
         self._phase = "idle"
         self._answering = self.cycle is not None and not self.cycle.response_complete
+        self.scope["state"][ARRIVED] = self._clock()
         super().on_message_complete()
         self.flow.resume_reading()  # paused for a large body; what comes now tells that the client has left, or is put by
 
     def on_response_complete(self) -> None:
         self._answering = False
+        self._connection.unused_since_s = self._clock()
         super().on_response_complete()
         if isinstance(self.flow, _HeldFlow) and self.flow.waiting:
             self._unset_keepalive_if_required()

@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from llmirage_server.app import LlmirageApp, create_app
-from llmirage_server.commands.http_protocol import StampingProtocol
+from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits
 from llmirage_server.config import ClusterConfig
 from llmirage_server.http.exchange import ARRIVED, HttpExchange
 from llmirage_shared import virtual_time
@@ -111,30 +111,46 @@ def test_the_http_server_knows_best_when_a_request_had_come() -> None:
 
 
 class Wire(asyncio.Transport):
-    def write(self, data: Any) -> None: ...
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        self.protocol = protocol
+
+    def get_protocol(self) -> BoundedProtocol:
+        return self.protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
+    def write(self, data: Any) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
     def pause_reading(self) -> None: ...
 
+    def resume_reading(self) -> None: ...
 
-def test_requests_are_stamped_when_their_last_byte_comes_but_not_behind_another_on_the_same_connection(
+
+def test_requests_are_stamped_when_their_last_byte_comes_or_the_response_before_them_is_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [7.0]
     monkeypatch.setattr("llmirage_server.commands.http_server.time.monotonic", lambda: now[0])
     scopes: list[Any] = []
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        scopes.append(scope)
-        await asyncio.Event().wait()
-
     async def main() -> list[float | None]:
-        config = uvicorn.Config(app, http=StampingProtocol, log_config=None)
+        answered = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            scopes.append(scope)
+            await answered.wait()
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body"})
+
+        config = uvicorn.Config(app, log_config=None, lifespan="off")
         config.load()
-        protocol = StampingProtocol(config, ServerState(), {})
-        protocol.connection_made(Wire())
+        limits = ConnectionLimits(10)
+        protocol = BoundedProtocol(limits=limits, config=config, server_state=ServerState(), app_state={})
+        protocol.connection_made(Wire(protocol))
         request = b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n"
         protocol.data_received(request + b"bo")
         now[0] = 8.0
@@ -144,12 +160,16 @@ def test_requests_are_stamped_when_their_last_byte_comes_but_not_behind_another_
         protocol.data_received(request + b"body")
         await asyncio.sleep(0)
         assert scopes == [first]
-        return [first["state"].get(ARRIVED), protocol.scope["state"].get(ARRIVED)]
+        now[0] = 10.0
+        answered.set()
+        while len(scopes) < 2:
+            await asyncio.sleep(0)
+        return [scope["state"][ARRIVED] for scope in scopes]
 
     loop = asyncio.new_event_loop()
     try:
         task = loop.create_task(main())
-        assert loop.run_until_complete(task) == [8.0, None]
+        assert loop.run_until_complete(task) == [8.0, 10.0]
         for other in asyncio.all_tasks(loop):
             other.cancel()
         loop.run_until_complete(asyncio.sleep(0))
