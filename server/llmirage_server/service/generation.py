@@ -46,7 +46,7 @@ from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import event, usage
 
 if TYPE_CHECKING:
-    from llmirage_server.telemetry.traces.served import RequestTrace
+    from llmirage_server.telemetry.traces.served import Ended
     from llmirage_server.telemetry.traces.tracing import SentStamps, StreamStamps
 
 logger = logging.getLogger("llmirage")
@@ -225,7 +225,7 @@ class Generation:
     usage_instead: Mapping[str, int] | None = None  # counts to report instead of the real ones
     audio_tokens: int = 0  # of the prompts
     cached: Callable[[int], int] = int  # of a prompt's cached tokens, those that the dialect reports
-    trace: RequestTrace | None = None
+    traced: Ended | None = None  # takes what has become of the choices
     handed_over: dict[str, Any] = field(default_factory=dict)  # keys of an answer, for the decode instance
 
     def start(self) -> None:
@@ -270,8 +270,8 @@ class Generation:
             requests = [choice.request for choice in self.choices]
             self.responses.count(self)
             self.entry.generated(requests, self.n, self.choices[0].reply)
-            if self.trace is not None:
-                self.trace.ended(requests, [choice.reply for choice in self.choices])
+            if self.traced is not None:
+                self.traced(requests, [choice.reply for choice in self.choices])
         for choice in self.choices:
             choice.request.tag = None  # it leads back here: memory is free at once only where nothing goes in a circle
 

@@ -260,7 +260,7 @@ class Service:
         )
         if self.recorder is not None:
             texts = [prompt.user_text for prompt in prompts]
-            generation.trace = self.recorder.begun(
+            generation.traced = self.recorder.begun(
                 exchange.entry, exchange.body, texts, sampling, history, constraints.tools
             )
         if handoff is not None and self.handoffs is not None:

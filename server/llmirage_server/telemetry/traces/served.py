@@ -100,52 +100,7 @@ class TracedRequest:
         return said_parts(self.reply, self.output_tokens)
 
 
-class RequestTrace:
-    """The trace of one API request: `ended` makes a TracedRequest of each of its sequences."""
-
-    __slots__ = ("_asked", "_entry", "_recorder")
-
-    def __init__(self, recorder: ServedRecorder, entry: JournalEntry, *asked: Any) -> None:
-        """asked: see `ServedRecorder.begun`."""
-        self._recorder, self._entry, self._asked = recorder, entry, asked
-
-    def ended(self, requests: Sequence[Request], replies: Sequence[Reply]) -> None:
-        """Take the record. requests: prompt-major; the cluster has finished, cancelled or lost each."""
-        entry, recorder = self._entry, self._recorder
-        body, texts, sampling, history, tools = self._asked
-        now_s, origin_s = recorder.clock()
-        prompt = b""
-        for number, (request, reply) in enumerate(zip(requests, replies, strict=True)):
-            if not number % sampling.n:
-                prompt = request.prompt.tobytes()
-            end_s = request.finished_s if request.produced >= request.output_tokens else now_s
-            text = "" if history.messages else texts[number // sampling.n]
-            recorder.take(
-                TracedRequest(
-                    **recorder.named(entry),
-                    model=entry.served,
-                    asked_model=entry.model or entry.served,
-                    instance=request.instance,
-                    arrival_s=origin_s + (now_s if math.isnan(request.arrival_s) else request.arrival_s),
-                    admitted_s=origin_s + request.admitted_s,
-                    first_token_s=origin_s + request.first_token_s,
-                    end_s=origin_s + (now_s if math.isnan(end_s) else end_s),
-                    choice=number % sampling.n,
-                    prompt=prompt,
-                    prompt_tokens=request.prompt_tokens,
-                    output_tokens=request.produced,
-                    cached_tokens=request.cached_tokens,
-                    finish=_finish(request, reply),
-                    since_s=origin_s + recorder.since_s,
-                    sampling=sampling,
-                    max_tokens=sampling.max_tokens,
-                    body=body,
-                    text=text,
-                    messages=history.messages,
-                    tools=tools,
-                    reply=reply,
-                )
-            )
+Ended = Callable[[Sequence[Request], Sequence[Reply]], None]
 
 
 class ServedRecorder:
@@ -169,10 +124,50 @@ class ServedRecorder:
         sampling: Sampling,
         history: ChatHistory,
         tools: Sequence[Tool],
-    ) -> RequestTrace:
-        """Return the trace of a request whose replies are planned. texts: of the prompts, where there are no messages."""
+    ) -> Ended:
+        """Take in a request whose replies are planned. texts: of the prompts, where there are no messages.
+
+        Return what takes the records of its sequences. These are prompt-major; the cluster has finished, cancelled or lost
+        each.
+        """
         self.since_s = min(self.since_s, self._now())
-        return RequestTrace(self, entry, body, texts, sampling, history, tools)
+
+        def ended(requests: Sequence[Request], replies: Sequence[Reply]) -> None:
+            now_s, origin_s = self.clock()
+            prompt = b""
+            for number, (request, reply) in enumerate(zip(requests, replies, strict=True)):
+                if not number % sampling.n:
+                    prompt = request.prompt.tobytes()
+                end_s = request.finished_s if request.produced >= request.output_tokens else now_s
+                text = "" if history.messages else texts[number // sampling.n]
+                self.take(
+                    TracedRequest(
+                        **self.named(entry),
+                        model=entry.served,
+                        asked_model=entry.model or entry.served,
+                        instance=request.instance,
+                        arrival_s=origin_s + (now_s if math.isnan(request.arrival_s) else request.arrival_s),
+                        admitted_s=origin_s + request.admitted_s,
+                        first_token_s=origin_s + request.first_token_s,
+                        end_s=origin_s + (now_s if math.isnan(end_s) else end_s),
+                        choice=number % sampling.n,
+                        prompt=prompt,
+                        prompt_tokens=request.prompt_tokens,
+                        output_tokens=request.produced,
+                        cached_tokens=request.cached_tokens,
+                        finish=_finish(request, reply),
+                        since_s=origin_s + self.since_s,
+                        sampling=sampling,
+                        max_tokens=sampling.max_tokens,
+                        body=body,
+                        text=text,
+                        messages=history.messages,
+                        tools=tools,
+                        reply=reply,
+                    )
+                )
+
+        return ended
 
     def clock(self) -> tuple[float, float]:
         """Return the cluster's time, and the Unix time of its zero."""
