@@ -8,13 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from click.testing import CliRunner
+from json_endpoint import JsonEndpoint, JsonHandler
 from recorded import recordings_in
 from warm import llmirage
 
@@ -24,14 +23,14 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "strea
 FIRST, SECOND = b"data: 1\n\n", b"data: 2\n\n"
 
 
-class SlowUpstream(BaseHTTPRequestHandler):
+class SlowUpstream(JsonHandler):
     """Sends an event, and the second one when it may."""
 
     protocol_version = "HTTP/1.1"
     may_go_on = threading.Event()
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
+        self.body()
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
@@ -41,20 +40,15 @@ class SlowUpstream(BaseHTTPRequestHandler):
         self.may_go_on.wait(10)
         self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(SECOND), SECOND))
 
-    def log_message(self, *_: Any) -> None: ...
-
     @classmethod
     @contextmanager
     def serving(cls) -> Iterator[str]:
         cls.may_go_on.clear()
-        server = ThreadingHTTPServer(("127.0.0.1", 0), cls)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            cls.may_go_on.set()
-            server.shutdown()
-            server.server_close()
+        with JsonEndpoint(cls).started() as endpoint:
+            try:
+                yield f"http://{endpoint.url}"
+            finally:
+                cls.may_go_on.set()
 
 
 @contextmanager

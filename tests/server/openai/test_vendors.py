@@ -251,8 +251,6 @@ def test_messages_and_responses_are_below_its_prefix_too(make_api: Any) -> None:
 
 # --- what others have ---------------------------------------------------------------------------------------------------
 
-_GEMINI = {"error": {"code", "message", "status"}}
-
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize(

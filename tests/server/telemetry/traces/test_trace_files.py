@@ -8,14 +8,13 @@ import re
 import resource
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from json_endpoint import JsonEndpoint, JsonHandler
 from traced import overlaps, traced
 
 from llmirage_server.app import create_app
@@ -217,36 +216,25 @@ def test_spans_keep_to_the_conventions(tmp_path: Path) -> None:
     assert [span["status"]["code"] for span in spans] == [1, 1, 2]
 
 
-class Collector(BaseHTTPRequestHandler):
+class Collector(JsonHandler):
     """Keeps what is exported to it."""
 
     got: ClassVar[list[tuple[str, str | None, Any]]] = []
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.got.append((self.path, self.headers["x-tenant"], body))
-        self.send_response(200)
-        self.send_header("content-length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *_: Any) -> None: ...
+        self.got.append((self.path, self.headers["x-tenant"], self.body()))
+        self.answer(200, {})
 
 
 def test_a_collector_gets_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=a%20b,other=1")
-    server = HTTPServer(("127.0.0.1", 0), Collector)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        OtlpSender(f"http://127.0.0.1:{server.server_port}").write([traced("a", 1.0, 2.0, [1]), traced("b", 1.0, 2.0, [1])])
-    finally:
-        server.shutdown()
-        server.server_close()
+    with JsonEndpoint(Collector).started() as endpoint:
+        OtlpSender(f"http://{endpoint.url}").write([traced("a", 1.0, 2.0, [1]), traced("b", 1.0, 2.0, [1])])
     [(path, tenant, body)] = Collector.got
     assert (path, tenant) == ("/v1/traces", "a b")
     assert len(body["resourceSpans"][0]["scopeSpans"][0]["spans"]) == 2
     with pytest.raises(OSError, match="refused"):
-        OtlpSender(f"http://127.0.0.1:{server.server_port}").write([traced("a", 1.0, 2.0, [1])])
+        OtlpSender(f"http://{endpoint.url}").write([traced("a", 1.0, 2.0, [1])])
 
 
 def test_sessions_without_a_name_continue_the_longest_prompt() -> None:
