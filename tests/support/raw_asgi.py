@@ -1,8 +1,8 @@
-"""A request through raw ASGI, in virtual time, over a connection that the test can fill, drain and leave."""
+"""Requests through raw ASGI: asked and read as they are, or over a connection that the test can fill, drain and leave."""
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Self
 
 from starlette.types import ASGIApp, Message, Send
 
@@ -11,6 +11,51 @@ from llmirage_server.config import ClusterConfig
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 10}
+
+
+class RawAnswer:
+    """A response as an application sends it. parts: of its body, each with the loop's time at which it was sent."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.parts: list[tuple[float, bytes]] = []
+        self.complete = False
+        self.left = asyncio.Event()  # the client has
+
+    @property
+    def body(self) -> bytes:
+        return b"".join([data for _, data in self.parts])
+
+    @property
+    def times(self) -> list[float]:
+        return [at_s for at_s, _ in self.parts]
+
+    async def ask(
+        self, app: ASGIApp, path: str, body: Any = b"", method: str = "POST", headers: Any = (), port: int = 80
+    ) -> Self:
+        """body: as it is, or a value that is sent as JSON."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        messages: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+        loop = asyncio.get_running_loop()
+
+        async def receive() -> Message:
+            if messages:
+                return messages.pop()
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.status, self.headers = message["status"], dict(message["headers"])
+                return
+            if message.get("body"):
+                self.parts.append((loop.time(), message["body"]))
+            self.complete = not message.get("more_body")
+
+        scope = {"type": "http", "method": method, "path": path, "headers": headers, "raw_path": b"", "query_string": b""}
+        await app(scope | {"server": ("test", port), "state": {}}, receive, send)
+        return self
 
 
 class Connection:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from raw_asgi import RawAnswer
 
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig
@@ -127,28 +128,17 @@ def test_a_wrong_parameter_is_refused(api: Any, query: str) -> None:
     assert query.partition("=")[0] in refused.json()["error"]["message"]
 
 
-class Client:
+class Client(RawAnswer):
     """A streaming request through raw ASGI, in virtual time."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.app = create_app(ClusterConfig(ttft_ms=100.0, itl_ms=100.0))
-        self.left = asyncio.Event()
-        self._asked = False
 
     async def run(self) -> dict[str, Any]:
-        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
-        await self.app(scope, self._receive, self._send)
+        body = {"model": MODEL, "prompt": "Hello", "max_tokens": 50, "stream": True}
+        await self.ask(self.app, "/v1/completions", body)
         return self.app.journal.entries[-1].shown()
-
-    async def _receive(self) -> dict[str, Any]:
-        if not self._asked:
-            self._asked = True
-            body = {"model": MODEL, "prompt": "Hello", "max_tokens": 50, "stream": True}
-            return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
-        await self.left.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: Any) -> None: ...
 
 
 async def test_a_client_that_leaves() -> None:

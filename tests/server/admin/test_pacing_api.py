@@ -6,35 +6,16 @@ import math
 from typing import Any
 
 import pytest
-from starlette.types import Message
+from raw_asgi import RawAnswer
 
-from llmirage_server.app import LlmirageApp, create_app
+from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.service.service import Service
 from llmirage_shared import virtual_time
 from llmirage_shared.statistics import ServedTimes
 
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
-
-
-async def ask(app: LlmirageApp, method: str, path: str, **fields: Any) -> bytes:
-    """The body of the response."""
-    body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "stream": True, **fields}
-    sent: list[bytes] = []
-    parts = [json.dumps(body).encode()]
-
-    async def receive() -> Message:
-        if not parts:
-            await asyncio.Event().wait()
-        return {"type": "http.request", "body": parts.pop(), "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message.get("body", b""))
-
-    headers = [(b"content-type", b"application/json")]
-    scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b""}
-    await app(scope, receive, send)
-    return b"".join(sent)
 
 
 def shown(work_s: float, speed: float, *bodies: dict[str, Any], **settings: Any) -> dict[str, Any]:
@@ -51,8 +32,8 @@ def shown(work_s: float, speed: float, *bodies: dict[str, Any], **settings: Any)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Service, "encode_chat", slow)
             for body in bodies:
-                await ask(app, "POST", "/v1/chat/completions", **body)
-        found: dict[str, Any] = json.loads(await ask(app, "GET", "/llmirage/pacing"))
+                await RawAnswer().ask(app, "/v1/chat/completions", ASKED | body)
+        found: dict[str, Any] = json.loads((await RawAnswer().ask(app, "/llmirage/pacing", method="GET")).body)
         return found
 
     return virtual_time.run(run())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from raw_asgi import RawAnswer
 
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig, ConfigError
@@ -127,23 +128,9 @@ async def test_a_delay_takes_the_clusters_time() -> None:
     )
     times = []
     for prompt in ("late", "soon"):
-        body = json.dumps({"model": "m", "prompt": prompt, "stream": True}).encode()
         began = asyncio.get_running_loop().time()
-        sent: list[float] = []
-
-        async def receive(body: bytes = body, asked: list[int] = []) -> Any:  # noqa: B006
-            if body not in asked:
-                asked.append(body)  # type: ignore[arg-type]
-                return {"type": "http.request", "body": body, "more_body": False}
-            return await asyncio.Event().wait()
-
-        async def send(message: Any, sent: list[float] = sent, began: float = began) -> None:
-            if message.get("body"):
-                sent.append(asyncio.get_running_loop().time() - began)
-
-        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
-        await app(scope, receive, send)
-        times.append(sent[0])
+        body = {"model": "m", "prompt": prompt, "stream": True}
+        times.append((await RawAnswer().ask(app, "/v1/completions", body)).times[0] - began)
     late, soon = times
     assert soon == pytest.approx(0.1)
     assert late == pytest.approx(0.6)

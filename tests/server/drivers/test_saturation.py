@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from starlette.types import Message
+from raw_asgi import RawAnswer
 
-from llmirage_server.app import LlmirageApp, create_app
+from llmirage_server.app import create_app
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.config import ClusterConfig
@@ -68,59 +68,24 @@ def test_models_are_followed_one_by_one_and_told_once_in_ten_seconds(caplog: pyt
     assert len(caplog.records) == 2
 
 
-async def health(app: LlmirageApp) -> dict[str, object]:
-    sent: list[Message] = []
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "GET", "path": "/health", "headers": [], "raw_path": b"", "query_string": b""}
-    await app(scope, receive, send)
-    answer: dict[str, object] = json.loads(sent[-1]["body"])
-    return answer
-
-
-async def completion(app: LlmirageApp) -> None:
-    body = json.dumps({"model": "any", "prompt": [1, 2, 3], "max_tokens": 200}).encode()
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> Message:
-        return messages.pop() if messages else await asyncio.get_running_loop().create_future()
-
-    async def send(message: Message) -> None: ...
-
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/v1/completions",
-        "headers": [],
-        "raw_path": b"",
-        "query_string": b"",
-    }
-    await app(scope, receive, send)
-
-
 @pytest.mark.parametrize(("every_s", "saturated"), [(0.1, True), (2.0, False)])
 async def test_a_server_beyond_its_rate_says_so_in_its_log_and_health(
     every_s: float, saturated: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two sequences at a time take at least a second each: ten requests a second are too many, one in two seconds is not."""
     app = create_app(ClusterConfig(instances=1, max_num_seqs=2, accept_models="any", speed=0.5))
-    users = []
+    users, body = [], {"model": "any", "prompt": [1, 2, 3], "max_tokens": 200}
     for _ in range(round(20 / every_s)):
-        users.append(asyncio.ensure_future(completion(app)))
+        users.append(asyncio.ensure_future(RawAnswer().ask(app, "/v1/completions", body)))
         await asyncio.sleep(every_s)
-    answer = await health(app)
+    answer = json.loads((await RawAnswer().ask(app, "/health", method="GET")).body)
     for user in users:
         user.cancel()
     await asyncio.gather(*users, return_exceptions=True)
     assert ("saturated" in answer) is saturated
     assert ("saturated" in caplog.text) is saturated
     if saturated:
-        [queue] = answer["saturated"]  # type: ignore[misc, index]
+        [queue] = answer["saturated"]
         assert queue["running"] == 2
         assert queue["waiting"] > 50
         assert queue["waited_s"] > 5

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from starlette.types import Message
+from raw_asgi import RawAnswer
 
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig, EventConfig, PoolConfig
@@ -15,13 +15,8 @@ LARGE, SMALL = "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-8B"
 FIXED: dict[str, Any] = {"ttft_ms": 100.0, "itl_ms": 10.0}
 
 
-class Answer:
+class Answer(RawAnswer):
     """One response through raw ASGI."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.body = b""
-        self.times: list[float] = []  # of the parts of the body
 
     @property
     def json(self) -> dict[str, Any]:
@@ -41,23 +36,8 @@ class Answer:
 
 
 async def ask(app: LlmirageApp, path: str = "/v1/completions", **fields: Any) -> Answer:
-    body = json.dumps({"model": LARGE, "prompt": list(range(100)), "max_tokens": 20} | fields).encode()
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-    answer = Answer()
-
-    async def receive() -> Message:
-        return messages.pop() if messages else await asyncio.get_running_loop().create_future()
-
-    async def send(message: Message) -> None:
-        answer.status = message.get("status", answer.status)
-        answer.body += message.get("body", b"")
-        if message.get("body"):
-            answer.times.append(asyncio.get_running_loop().time())
-
-    method = "GET" if path.startswith("/v1/models") else "POST"
-    scope = {"type": "http", "method": method, "path": path, "headers": [], "raw_path": b"", "query_string": b""}
-    await app(scope, receive, send)
-    return answer
+    body = {"model": LARGE, "prompt": list(range(100)), "max_tokens": 20} | fields
+    return await Answer().ask(app, path, body, "GET" if path.startswith("/v1/models") else "POST")
 
 
 def run(app: LlmirageApp, **fields: Any) -> Answer:

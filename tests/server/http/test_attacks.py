@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from large_bodies import large
+from raw_asgi import RawAnswer
 
 from llmirage_server.http.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.replies.structured.budget import CURRENT, FULL, Budget
@@ -238,24 +239,3 @@ def test_a_large_body_holds_the_event_loop_for_less_than_a_tenth_of_a_second(
     monkeypatch.undo()
     assert answer.status in (200, 400, 404, 413)
     assert longest_s < 0.1, (path, len(content))
-
-
-class RawAnswer:
-    """The status of an answer, asked for and read without a client, whose work would count."""
-
-    status = 0
-
-    async def ask(self, app: Any, path: str, content: bytes) -> None:
-        parts = [content]
-
-        async def receive() -> Any:
-            if not parts:
-                await asyncio.Event().wait()
-            return {"type": "http.request", "body": parts.pop()}
-
-        async def send(message: Any) -> None:
-            self.status = message.get("status", self.status)
-
-        headers = [(b"content-type", b"application/json")]
-        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b"", "state": {}}
-        await app(scope, receive, send)

@@ -1,6 +1,5 @@
 """Whose API a server speaks: what differs, event by event, and what a load client measures of it."""
 
-import asyncio
 import dataclasses
 import itertools
 import json
@@ -11,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from raw_asgi import RawAnswer
 
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
@@ -315,30 +315,8 @@ def test_the_usage_need_not_report_the_cache(make_api: Callable[..., Any]) -> No
 
 async def timed_events(app: LlmirageApp, path: str, body: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
     """The events of a stream, and when each left."""
-    loop = asyncio.get_running_loop()
-    found: list[tuple[float, dict[str, Any]]] = []
-    sent = False
-
-    async def receive() -> Any:
-        nonlocal sent
-        if sent:
-            await asyncio.Event().wait()
-        sent = True
-        return {"type": "http.request", "body": json.dumps(body).encode()}
-
-    async def send(message: Any) -> None:
-        found.extend((loop.time(), event) for event in events_of(message.get("body", b"").decode()))
-
-    scope: dict[str, Any] = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "headers": [],
-        "query_string": b"",
-        "raw_path": b"",
-    }
-    await app(scope, receive, send)
-    return found
+    parts = (await RawAnswer().ask(app, path, body)).parts
+    return [(at_s, event) for at_s, data in parts for event in events_of(data.decode())]
 
 
 def is_output(choice: dict[str, Any]) -> bool:

@@ -2,13 +2,12 @@
 
 import asyncio
 import itertools
-import json
 import subprocess
 import sys
 from typing import Any
 
 import pytest
-from starlette.types import Message
+from raw_asgi import RawAnswer
 
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
@@ -18,22 +17,8 @@ from llmirage_shared import virtual_time
 async def stream(app: LlmirageApp, prompt: list[int], max_tokens: int) -> list[float]:
     """The times at which the chunks of a streamed completion leave, seconds on the loop's clock."""
     body = {"model": "any", "prompt": prompt, "max_tokens": max_tokens, "stream": True}
-    requests: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
-    loop = asyncio.get_running_loop()
-    times: list[float] = []
-
-    async def receive() -> Message:
-        if requests:
-            return requests.pop()
-        never: asyncio.Future[Message] = loop.create_future()
-        return await never
-
-    async def send(message: Message) -> None:
-        times.extend([loop.time()] * message.get("body", b"").count(b'"text":"'))
-
-    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
-    await app(scope | {"raw_path": b"", "query_string": b""}, receive, send)
-    return times
+    parts = (await RawAnswer().ask(app, "/v1/completions", body)).parts
+    return [at_s for at_s, data in parts for _ in range(data.count(b'"text":"'))]
 
 
 def app_with(**settings: Any) -> LlmirageApp:

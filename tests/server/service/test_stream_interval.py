@@ -1,11 +1,11 @@
 """Streams in intervals of several tokens, as clients see them."""
 
-import asyncio
 import json
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from raw_asgi import RawAnswer
 
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
@@ -20,25 +20,9 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-async def timed(app: LlmirageApp, path: str, body: dict[str, Any]) -> list[tuple[float, bytes]]:
-    """The parts of a response's body, and when each left."""
-    parts: list[tuple[float, bytes]] = []
-    messages: list[Any] = [{"type": "http.request", "body": json.dumps(body).encode()}]
-
-    async def receive() -> Any:
-        return messages.pop() if messages else await asyncio.Event().wait()
-
-    async def send(message: Any) -> None:
-        if message.get("body"):
-            parts.append((asyncio.get_running_loop().time(), message["body"]))
-
-    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "raw_path": b"", "query_string": b""}
-    await app(scope, receive, send)
-    return parts
-
-
 async def timed_events(app: LlmirageApp, path: str, body: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
-    lines = [(time_s, line) for time_s, part in await timed(app, path, body) for line in part.decode().split("\n")]
+    parts = (await RawAnswer().ask(app, path, body)).parts
+    lines = [(time_s, line) for time_s, part in parts for line in part.decode().split("\n")]
     return [(time_s, json.loads(line[6:])) for time_s, line in lines if line.startswith("data: {")]
 
 
@@ -93,7 +77,9 @@ def test_a_call_of_a_tool_comes_in_the_same_chunks() -> None:
 def test_replies_in_one_piece_are_what_they_were() -> None:
     asked = {"model": MODEL, **ASKED["completions"]}
     [(plain_s, plain)], [(time_s, body)] = (
-        virtual_time.run(timed(create_app(ClusterConfig(model=MODEL, ttft_ms=100.0, **settings)), "/v1/completions", asked))
+        virtual_time.run(
+            RawAnswer().ask(create_app(ClusterConfig(model=MODEL, ttft_ms=100.0, **settings)), "/v1/completions", asked)
+        ).parts
         for settings in ({}, {"stream_interval": 10})
     )
     assert (time_s, json.loads(body)["choices"]) == (plain_s, json.loads(plain)["choices"])
