@@ -22,6 +22,7 @@ class RawAnswer:
         self.parts: list[tuple[float, bytes]] = []
         self.complete = False
         self.left = asyncio.Event()  # the client has
+        self.began_s = 0.0
 
     @property
     def body(self) -> bytes:
@@ -38,6 +39,7 @@ class RawAnswer:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         messages: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
         loop = asyncio.get_running_loop()
+        self.began_s = loop.time()
 
         async def receive() -> Message:
             if messages:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
-from starlette.types import ASGIApp, Message
+from raw_asgi import RawAnswer
+from starlette.types import ASGIApp
 
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
@@ -38,47 +38,23 @@ def replaying(folder: Path, **settings: Any) -> LlmirageApp:
     return create_app(ClusterConfig(**({"ttft_ms": 40.0, "itl_ms": 10.0, "replay": str(folder)} | settings)))
 
 
-class Sent:
+class Sent(RawAnswer):
     """What an application sent for one request, and when."""
 
-    def __init__(self) -> None:
-        self.status = 0
-        self.headers: dict[bytes, bytes] = {}
-        self.body = b""
-        self.times_ms: list[float] = []
-        self.complete = False
+    @property
+    def times_ms(self) -> list[float]:
+        return [round((at_s - self.began_s) * 1000, 6) for at_s in self.times]
 
-    async def ask(
-        self, app: ASGIApp, body: Any, path: str = CHAT, headers: Any = (), leaves_ms: float | None = None, port: int = 80
-    ) -> Sent:
-        loop = asyncio.get_running_loop()
-        started_s = loop.time()
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        messages: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
-        async def receive() -> Message:
-            if messages:
-                return messages.pop()
-            await (loop.create_future() if leaves_ms is None else asyncio.sleep(leaves_ms / 1000))
-            return {"type": "http.disconnect"}
-
-        async def send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self.status, self.headers = message["status"], dict(message["headers"])
-                return
-            if message["body"]:
-                self.times_ms.append(round((loop.time() - started_s) * 1000, 6))
-            self.body += message["body"]
-            self.complete = not message.get("more_body")
-
-        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "raw_path": b"", "query_string": b""}
-        scope["server"] = ("test", port)
-        await app(scope, receive, send)
-        return self
+async def answered(app: ASGIApp, body: Any, path: str = CHAT, leaves_ms: float | None = None, **options: Any) -> Sent:
+    sent = Sent()
+    if leaves_ms is not None:
+        asyncio.get_running_loop().call_later(leaves_ms / 1000, sent.left.set)
+    return await sent.ask(app, path, body, **options)
 
 
 def ask(app: ASGIApp, body: Any = STREAM, path: str = CHAT, **options: Any) -> Sent:
-    return virtual_time.run(Sent().ask(app, body, path, **options))
+    return virtual_time.run(answered(app, body, path, **options))
 
 
 WHOLE_STREAM = b"".join(data for _, data in EVENTS)

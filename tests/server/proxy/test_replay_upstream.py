@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from recorded import URL, proxy_before, recordings_in
-from replayed import CHAT, EVENTS, HELLO, STREAM, WHOLE_STREAM, Sent, ask, replaying, said
+from replayed import CHAT, EVENTS, HELLO, STREAM, WHOLE_STREAM, Sent, answered, ask, replaying, said
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmirage_server.app import LlmirageApp, create_app
@@ -45,7 +45,7 @@ def record(
 ) -> Sent:
     async def main() -> Sent:
         proxy = proxy_before(app, folder, key)
-        sent = await Sent().ask(proxy, body, path, headers)
+        sent = await answered(proxy, body, path, headers=headers)
         await proxy.close()
         return sent
 
@@ -170,7 +170,7 @@ async def recorded_anew(folder: Path, transport: httpx.AsyncBaseTransport) -> Se
     app = replaying(folder, on_miss="record", upstream=URL)
     assert app.replay is not None
     app.replay._upstream = HttpUpstream(URL, transport=transport)
-    sent = await Sent().ask(app, STREAM)
+    sent = await answered(app, STREAM)
     app.replay.close()
     return sent
 
@@ -190,10 +190,10 @@ def test_what_was_recorded_anew_answers_from_then_on(tmp_path: Path) -> None:
         app = replaying(tmp_path, on_miss="record", upstream=URL, replay_timing="none")
         upstream = FakeUpstream(WHOLE_STREAM)
         app.replay._upstream = HttpUpstream(URL, transport=httpx.ASGITransport(upstream))
-        first = await Sent().ask(app, STREAM)
+        first = await answered(app, STREAM)
         app.replay.close()
         upstream.pieces = (b"changed",)
-        return [first, await Sent().ask(app, STREAM)]
+        return [first, await answered(app, STREAM)]
 
     assert [sent.body for sent in asyncio.run(main())] == [WHOLE_STREAM, WHOLE_STREAM]
 
@@ -220,7 +220,7 @@ def test_what_counts_in_a_replay_counts_for_the_names_of_new_recordings_too(tmp_
 async def recorded_by(app: LlmirageApp, upstream: ASGIApp, body: Any) -> None:
     assert app.replay is not None
     app.replay._upstream = HttpUpstream(URL, transport=httpx.ASGITransport(upstream))
-    await Sent().ask(app, body)
+    await answered(app, body)
     app.replay.close()
 
 
