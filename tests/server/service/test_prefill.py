@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from raw_asgi import RawAnswer
 
 from llmirage_server.service.generation import SLICE
 
@@ -63,21 +64,13 @@ def test_a_client_that_leaves_takes_its_request_with_it(make_api: Callable[..., 
     api = make_api(ttft_ms=60_000.0)
 
     async def leave() -> int:
-        body = json.dumps(BODIES[path]).encode()
-        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
-        come: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        sent: list[Any] = []
-        come.put_nowait({"type": "http.request", "body": body, "more_body": False})
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        asking = asyncio.ensure_future(api.app(scope, come.get, send))
+        answer = RawAnswer()
+        asking = asyncio.ensure_future(answer.ask(api.app, path, BODIES[path]))
         while not api.app.service.responses.under_way:
             await asyncio.sleep(0)
-        come.put_nowait({"type": "http.disconnect"})
+        answer.left.set()
         await asking
-        assert sent == []
+        assert answer.status == 0
         return len(api.app.service.responses.under_way)
 
     assert api._runner.run(leave()) == 0
@@ -91,7 +84,7 @@ def test_many_inputs_reach_the_cluster_in_slices_between_which_the_loop_turns(
     api = make_api(ttft_ms=1.0)
     turns, submitted, times = 0, [], []
     submit = api.app.driver.submit
-    come: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    answer = RawAnswer()
 
     def noted(requests: Any, *arguments: Any, **options: Any) -> None:
         requests = list(requests)
@@ -99,36 +92,27 @@ def test_many_inputs_reach_the_cluster_in_slices_between_which_the_loop_turns(
         submitted.append((len(requests), turns))
         times.extend([request.arrival_s for request in requests])
         if len(submitted) == leaves_after:
-            come.put_nowait({"type": "http.disconnect"})
+            answer.left.set()
 
-    async def ask() -> list[Any]:
+    async def ask() -> None:
         nonlocal turns
         body = {"model": "bge-m3", "input": [f"text {number}" for number in range(SLICE * 5 + 1)]}
-        headers = [(b"content-type", b"application/json")]
-        scope = {"type": "http", "method": "POST", "path": "/v1/embeddings", "query_string": b"", "headers": headers}
-        come.put_nowait({"type": "http.request", "body": json.dumps(body).encode(), "more_body": False})
-        sent: list[Any] = []
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        asking = asyncio.ensure_future(api.app(scope, come.get, send))
+        asking = asyncio.ensure_future(answer.ask(api.app, "/v1/embeddings", body))
         while not asking.done():
             turns += 1
             await asyncio.sleep(0)
-        return sent
 
     monkeypatch.setattr(api.app.driver, "submit", noted)
     monkeypatch.setattr("llmirage_server.http.turns.TURN_S", 0.0)  # as if each slice took long
-    sent = api._runner.run(ask())
+    api._runner.run(ask())
     counts, at = [count for count, _ in submitted], [turn for _, turn in submitted]
     assert len(set(at)) == len(at)
     assert len(set(times)) == 1
     if leaves_after is None:
         assert counts == [SLICE] * 5 + [1]
-        assert len(json.loads(b"".join(message["body"] for message in sent[1:]))["data"]) == SLICE * 5 + 1
+        assert len(json.loads(answer.body)["data"]) == SLICE * 5 + 1
     else:
-        assert sent == []
+        assert answer.status == 0
         assert set(counts) == {SLICE}
         assert len(counts) < 5
         assert all(state.running == 0 and state.waiting == 0 for state in api.app.driver.snapshot())
