@@ -11,7 +11,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -218,6 +218,10 @@ class Checker:
             return value
         return None
 
+    def some_items(self, value: object, field: str) -> list[Any] | None:
+        """Return a list that is not empty."""
+        return self.items(value, field, may_be_empty=False)
+
     def mapping(self, value: object, field: str | None) -> dict[str, Any] | None:
         if isinstance(value, dict):
             return value
@@ -234,10 +238,14 @@ class Checker:
 
     def mappings(self, value: object, field: str) -> tuple[dict[str, Any], ...] | None:
         entries = self.items(value, field)
-        if entries is None:
-            return None
-        read = [self.mapping(entry, f"{field}.{i}") for i, entry in enumerate(entries)]
-        return tuple(entry for entry in read if entry is not None)
+        return None if entries is None else tuple(entry for _, entry in self.each(entries, field))
+
+    def each(self, entries: Sequence[Any] | None, field: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the mappings of a list, each with the prefix of its fields; an entry that is none is a problem."""
+        for i, entry in enumerate(entries or ()):
+            value = self.mapping(entry, f"{field}.{i}")
+            if value is not None:
+                yield f"{field}.{i}.", value
 
     def unknown_keys(self, value: Mapping[str, Any], known: Collection[str], prefix: str = "", hint: str = "") -> None:
         """Note every unknown key of `value` as a problem, with a near miss or else the hint."""

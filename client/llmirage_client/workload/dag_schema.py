@@ -253,12 +253,10 @@ def _turn(value: object, at: str, check: Checker) -> TurnLine:
 
 def _messages(turn: Mapping[str, Any], at: str, check: Checker) -> tuple[dict[str, Any], ...]:
     entries = check.need(turn, "messages", check.items, f"{at}.")
-    if entries is None:
-        return ()
-    if not entries:
+    if entries == []:
         check.rule("'messages' must be a non-empty list", at)
     read = []
-    for i, entry in enumerate(entries):
+    for i, entry in enumerate(entries or ()):
         message = check.mapping(entry, f"{at}.messages.{i}")
         if message is None:
             continue

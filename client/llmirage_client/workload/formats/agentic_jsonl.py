@@ -69,15 +69,11 @@ def _chain(value: object, extra: dict[str, Any], check: Checker, unused: Counter
         check.fail("sub_requests", f"a session needs at least one sub-request ({AT_LEAST_ONE_ITEM})")
     turns = []
     delay_s = 0.0
-    for i, entry in enumerate(calls or []):
-        at = f"sub_requests.{i}"
-        call = check.mapping(entry, at)
-        if call is None:
-            continue
+    for at, call in check.each(calls, "sub_requests"):
         unused.update(call.keys() - _SUB_REQUEST_KEYS)
-        own = extra | _priority(call, f"{at}.", check)
-        turns.append(Turn(tokens=_tokens(call, f"{at}.", check), delay_s=delay_s, extra=own))
-        delay_s = _seconds(call.get("tool_duration_ns", 0), f"{at}.tool_duration_ns", check)
+        own = extra | _priority(call, at, check)
+        turns.append(Turn(tokens=_tokens(call, at, check), delay_s=delay_s, extra=own))
+        delay_s = _seconds(call.get("tool_duration_ns", 0), f"{at}tool_duration_ns", check)
     if delay_s > 0:
         unused["tool_duration_ns of a last call"] += 1
     return tuple(turns)

@@ -194,16 +194,12 @@ def _questions(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
         return []
     entries = check.items(row["conversation"], "conversation")
     questions = []
-    for i, entry in enumerate(entries or []):
-        at = f"conversation.{i}"
-        exchange = check.mapping(entry, at)
-        if exchange is None:
-            continue
+    for at, exchange in check.each(entries, "conversation"):
         question = exchange.get("human")
         if question is None:
             _without_human(exchange, at, check, left_out)
         elif not isinstance(question, str):
-            check.fail(f"{at}.human", f"Input should be a valid string, got {kind_of(question)}")
+            check.fail(f"{at}human", f"Input should be a valid string, got {kind_of(question)}")
         elif question.strip():
             questions.append(question.strip())
         else:
@@ -216,11 +212,7 @@ def _questions(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
 def _values(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
     """Return the messages of humans, from entries with `from` and `value`."""
     questions = []
-    for i, entry in enumerate(check.items(value, "conversations") or []):
-        at = f"conversations.{i}."
-        message = check.mapping(entry, at[:-1])
-        if message is None:
-            continue
+    for at, message in check.each(check.items(value, "conversations"), "conversations"):
         speaker = check.need(message, "from", check.text, at)
         text = check.need(message, "value", check.text, at)
         if speaker in _HUMANS and text is not None:
@@ -242,7 +234,7 @@ def _without_human(exchange: dict[str, Any], at: str, check: Checker, left_out: 
     if "human" in exchange or "assistant" in exchange:
         left_out.add("exchanges without a question")
     else:
-        required(check, exchange, "human", f"{at}.")
+        required(check, exchange, "human", at)
 
 
 SHARE_GPT = Format(

@@ -6,7 +6,7 @@ Rows of one conversation stand together, numbered from 1. A failed request ends 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,19 +143,12 @@ def _user(row: Mapping[str, Any], check: Checker) -> list[Message]:
 
 
 def _results(row: Mapping[str, Any], check: Checker) -> list[Message]:
-    entries = check.items(check.required(row, "tool_results"), "tool_results", may_be_empty=False)
-    return list(_result_messages(entries or [], check))
-
-
-def _result_messages(entries: list[Any], check: Checker) -> Iterator[Message]:
-    for i, entry in enumerate(entries):
-        at = f"tool_results.{i}."
-        result = check.mapping(entry, f"tool_results.{i}")
-        if result is None:
-            continue
+    messages = []
+    for at, result in check.each(check.need(row, "tool_results", check.some_items), "tool_results"):
         name = check.need(result, "tool_call_id", check.text, at)
         check.required(result, "content", at)
-        yield {"role": "tool", "tool_call_id": name, "content": result.get("content")}
+        messages.append({"role": "tool", "tool_call_id": name, "content": result.get("content")})
+    return messages
 
 
 FORMAT = Format(

@@ -343,22 +343,18 @@ class _MooncakeReader:
     def _needs(self, row: Mapping[str, Any], check: Checker) -> tuple[float, tuple[Need, ...]]:
         start_ms = check.need(row, "not_before_ms", check.number) or 0.0
         needs = []
-        for i, entry in enumerate(check.need(row, "dependencies", check.items) or []):
-            at = f"dependencies.{i}"
-            given = check.mapping(entry, at)
-            if given is None:
-                continue
-            check.unknown_keys(given, ("request_id", "trigger", "delay_ms", "relation"), f"{at}.")
-            name = check.need(given, "request_id", check.name, f"{at}.")
-            trigger = check.required(given, "trigger", f"{at}.")
+        for at, given in check.each(check.need(row, "dependencies", check.items), "dependencies"):
+            check.unknown_keys(given, ("request_id", "trigger", "delay_ms", "relation"), at)
+            name = check.need(given, "request_id", check.name, at)
+            trigger = check.required(given, "trigger", at)
             if trigger is not ABSENT and trigger not in ("dispatch", "completion"):
-                check.fail(f"{at}.trigger", "Input should be 'dispatch' or 'completion'")
+                check.fail(f"{at}trigger", "Input should be 'dispatch' or 'completion'")
             relation = given.get("relation", "sequence")
             if relation not in _RELATIONS:
-                check.fail(f"{at}.relation", f"Input should be one of {', '.join(_RELATIONS)}")
+                check.fail(f"{at}relation", f"Input should be one of {', '.join(_RELATIONS)}")
             elif trigger == "dispatch" and relation != "spawn":
-                check.rule("only a 'spawn' waits for a dispatch", f"{at}.trigger")
-            delay_ms = check.number(given.get("delay_ms", 0.0), f"{at}.delay_ms") or 0.0
+                check.rule("only a 'spawn' waits for a dispatch", f"{at}trigger")
+            delay_ms = check.number(given.get("delay_ms", 0.0), f"{at}delay_ms") or 0.0
             if name is not None:
                 needs.append(Need(name, delay_ms / MS_PER_S, "dispatch" if trigger == "dispatch" else "reply"))
         return start_ms / MS_PER_S, tuple(needs)

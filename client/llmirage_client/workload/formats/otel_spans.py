@@ -33,10 +33,8 @@ def input_messages(attributes: Mapping[str, Any], check: Checker, at: str) -> tu
     field = f"{at}gen_ai.input.messages"
     entries = check.json_of(check.required(attributes, "gen_ai.input.messages", at), field)
     messages = list(_system(attributes.get("gen_ai.system_instructions"), check, f"{at}gen_ai.system_instructions"))
-    for i, entry in enumerate(check.items(entries, field, may_be_empty=bool(messages)) or []):
-        message = check.mapping(entry, f"{field}.{i}")
-        if message is not None:
-            messages += _messages(message, check, f"{field}.{i}")
+    for at_message, message in check.each(check.items(entries, field, may_be_empty=bool(messages)), field):
+        messages += _messages(message, check, at_message)
     return tuple(messages)
 
 
@@ -95,30 +93,27 @@ def _system(value: object, check: Checker, field: str) -> Iterator[Message]:
         if not isinstance(parts, list):
             yield {"role": "system", "content": value}
             return
-    yield from _messages({"role": "system", "parts": parts}, check, field)
+    yield from _messages({"role": "system", "parts": parts}, check, f"{field}.")
 
 
 def _messages(message: Mapping[str, Any], check: Checker, at: str) -> Iterator[Message]:
     """Yield a message with parts as messages; each tool's result becomes one of its own."""
-    role = check.need(message, "role", check.name, f"{at}.")
+    role = check.need(message, "role", check.name, at)
     if role is None:
         return
     if "parts" not in message:
         if "content" not in message and "tool_calls" not in message:
-            check.required(message, "content", f"{at}.")
+            check.required(message, "content", at)
         yield dict(message)
         return
     made = _Made("system" if role == "developer" else role)
-    for i, entry in enumerate(check.items(message["parts"], f"{at}.parts") or []):
-        part = check.mapping(entry, f"{at}.parts.{i}")
-        if part is None:
-            continue
+    for at_part, part in check.each(check.items(message["parts"], f"{at}parts"), f"{at}parts"):
         if part.get("type") == "tool_call_response":
             yield from made.flushed()
             result = part["result"] if "result" in part else part.get("response")
             yield {"role": "tool", "tool_call_id": part.get("id"), "content": _as_text(result)}
         else:
-            made.add(part, check, f"{at}.parts.{i}")
+            made.add(part, check, at_part)
     yield from made.flushed(may_be_empty=not message["parts"])
 
 
@@ -141,7 +136,7 @@ class _Made:
                 function = {"name": part.get("name"), "arguments": _as_text(part.get("arguments"))}
                 self._calls.append({"id": part.get("id"), "type": "function", "function": function})
             case other:
-                check.fail(f"{at}.type", f"Input should be text, thinking, tool_call or tool_call_response, got {other!r}")
+                check.fail(f"{at}type", f"Input should be text, thinking, tool_call or tool_call_response, got {other!r}")
 
     def flushed(self, may_be_empty: bool = False) -> Iterator[Message]:
         if not (self._texts or self._thoughts or self._calls or may_be_empty):
@@ -414,9 +409,8 @@ def _plain_row(model: str) -> str:
 def _session(row: Mapping[str, Any], check: Checker, names: set[str], left_out: LeftOut) -> Session | None:
     name = check.need(row, "session_id", check.name)
     calls = []
-    for i, entry in enumerate(check.need(row, "spans", check.items) or []):
-        span = check.mapping(entry, f"spans.{i}")
-        call = None if span is None else _exgentic_call(span, f"spans.{i}.", check, left_out)
+    for at, span in check.each(check.need(row, "spans", check.items), "spans"):
+        call = _exgentic_call(span, at, check, left_out)
         if call is not None:
             calls.append(call)
     if name is None or check.problems:

@@ -156,14 +156,10 @@ def _turns(row: Mapping[str, Any], prompt: Any, check: Checker) -> Prompt | None
 
 
 def _messages(value: Any, field: str, check: Checker) -> tuple[dict[str, Any], ...]:
-    entries = check.items(value, field, may_be_empty=False)
     messages = []
-    for i, entry in enumerate(entries or []):
-        message = check.mapping(entry, f"{field}.{i}")
-        if message is None:
-            continue
-        check.need(message, "role", check.text, f"{field}.{i}.")
-        check.required(message, "content", f"{field}.{i}.")
+    for at, message in check.each(check.some_items(value, field), field):
+        check.need(message, "role", check.text, at)
+        check.required(message, "content", at)
         messages.append(message)
     return tuple(messages)
 

@@ -42,11 +42,7 @@ def load(path: str, *, category: str | None = None) -> Workload:
 
 def _turns(row: Mapping[str, Any], check: Checker) -> tuple[Turn, ...]:
     turns = []
-    for i, entry in enumerate(check.items(check.required(row, "messages"), "messages", may_be_empty=False) or []):
-        at = f"messages.{i}."
-        message = check.mapping(entry, at[:-1])
-        if message is None:
-            continue
+    for at, message in check.each(check.need(row, "messages", check.some_items), "messages"):
         role = check.need(message, "role", check.name, at)
         content = check.need(message, "content", check.name, at)
         if content is not None and content.strip() == _PLACEHOLDER:

@@ -84,20 +84,18 @@ def read_trajectory(row: Mapping[str, Any], check: Checker, fewest_characters: i
         except JsonFault as error:
             check.fail("messages", f"a text here is JSON of a list, but: {error}")
             return None
-    entries = check.items(messages, "messages", may_be_empty=False)
-    texts = tuple(_user_texts(entries or [], check))
+    texts = tuple(_user_texts(check.some_items(messages, "messages"), check))
     if check.problems or size < fewest_characters or sum(map(len, texts)) < fewest_characters:
         return None
     return Trajectory(check.line or 0, texts)
 
 
-def _user_texts(messages: Sequence[Any], check: Checker) -> Iterator[str]:
-    for i, entry in enumerate(messages):
-        message = check.mapping(entry, f"messages.{i}")
-        if message is None or not required(check, message, "role", f"messages.{i}."):
+def _user_texts(messages: Sequence[Any] | None, check: Checker) -> Iterator[str]:
+    for at, message in check.each(messages, "messages"):
+        if not required(check, message, "role", at):
             continue
-        role = check.text(message["role"], f"messages.{i}.role")
-        text = _text(message.get("content"), f"messages.{i}.content", check)
+        role = check.text(message["role"], f"{at}role")
+        text = _text(message.get("content"), f"{at}content", check)
         if role in ("user", "tool") and text:
             yield text
 

@@ -132,13 +132,10 @@ def _read_row(row: Mapping[str, Any], check: Checker, found: dict[str, _Rounds],
 def _times(row: Mapping[str, Any], check: Checker) -> tuple[float | None, float | None]:
     """Return the times of the round's last input, when it was sent, and of its last output."""
     last: dict[bool, float] = {}
-    for i, entry in enumerate(check.need(row, "timing_events", check.items) or []):
-        event = check.mapping(entry, f"timing_events.{i}")
-        if event is None:
-            continue
+    for at, event in check.each(check.need(row, "timing_events", check.items), "timing_events"):
         kind = event.get("event_type")
         if kind in _INPUTS or kind in _OUTPUTS:
-            time_s = check.need(event, "timestamp", check.moment, f"timing_events.{i}.")
+            time_s = check.need(event, "timestamp", check.moment, at)
             if time_s is not None:
                 last[kind in _INPUTS] = max(time_s, last.get(kind in _INPUTS, time_s))
     start_s, end_s = last.get(True), last.get(False)

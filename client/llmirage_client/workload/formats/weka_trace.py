@@ -401,20 +401,16 @@ class _Body:
         system_blocks = -(-sum(known) // self._block_tokens)
         requests: list[Recorded] = []
         markers: list[_Marker] = []
-        for i, value in enumerate(values):
-            at = f"{prefix}requests.{i}"
-            entry = check.mapping(value, at)
-            if entry is None:
-                continue
+        for at, entry in check.each(values, f"{prefix}requests"):
             place = self._next_place
             self._next_place += 1
-            start_s = check.need(entry, "t", check.number, f"{at}.") or 0.0
+            start_s = check.need(entry, "t", check.number, at) or 0.0
             if relative and start_s + _TOUCH_S < marker_s:
                 start_s += marker_s
             if entry.get("type") == "subagent":
-                markers.append(self._marker(entry, f"{at}.", place, start_s))
+                markers.append(self._marker(entry, at, place, start_s))
             else:
-                requests.append(self._request(entry, f"{at}.", place, start_s))
+                requests.append(self._request(entry, at, place, start_s))
         return _Entries(tuple(requests), tuple(markers), system_blocks)
 
     def _marker(self, entry: Mapping[str, Any], at: str, place: int, start_s: float) -> _Marker:
