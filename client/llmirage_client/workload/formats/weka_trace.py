@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,12 +91,13 @@ def load(
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
-    reader = _WekaReader(path, max_context_length, think_time_only, global_ids, recorded_order, traces)
+    options = think_time_only, global_ids, recorded_order
+    reader = _WekaReader(Loading(path), *options, max_context_length, traces)
     files = files_below(path)
     if on_demand and max_context_length is None and (roots := _roots_of(files[:traces])):
 
         def sessions_of(root: str, file: Path) -> Sequence[Session]:
-            one = _WekaReader(path, None, think_time_only, global_ids, recorded_order, None)
+            one = _WekaReader(Loading(path), *options)
             one.read_file(file, str(file.relative_to(path)))
             return one.tree(root)
 
@@ -166,36 +167,32 @@ class _WekaTrace:
     waits_s: Mapping[int, float]  # before requests, instead of the pause in the recording
 
 
+@dataclass(slots=True)
 class _WekaReader:
-    def __init__(
-        self,
-        path: str,
-        max_context_length: int | None,
-        think_time_only: bool,
-        global_ids: bool,
-        recorded_order: bool,
-        most_traces: int | None,
-    ) -> None:
-        self._loading = Loading(path)
-        self._most_context = max_context_length
-        self._think_time_only = think_time_only
-        self._global_ids = global_ids
-        self._recorded_order = recorded_order
-        self._most_traces = most_traces
-        self._sessions: list[Session] = []
-        self._roots: list[str] = []
-        self._names: set[str] = set()
-        self._first: dict[str, str] = {}
-        self._models: set[str] = set()
-        self._empty = self._too_long = self._dropped = 0
+    """The options of `load`, and what has been read so far."""
+
+    loading: Loading
+    think_time_only: bool
+    global_ids: bool
+    recorded_order: bool
+    most_context: int | None = None
+    most_traces: int | None = None
+    sessions: list[Session] = field(default_factory=list)
+    roots: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    first: dict[str, str] = field(default_factory=dict)
+    models: set[str] = field(default_factory=set)
+    empty: int = 0
+    too_long: int = 0
+    dropped: int = 0
 
     @property
     def full(self) -> bool:
         """True once as many traces as are asked for have been read."""
-        return len(self._roots) == self._most_traces
+        return len(self.roots) == self.most_traces
 
     def read_file(self, file: Path, name: str | None) -> None:
-        with problems_of(name, self._loading.problems) as found:
+        with problems_of(name, self.loading.problems) as found:
             head = read_head(str(file))
             if ARRAY_OF_OBJECTS.match(head):
                 for number, value in read_records(str(file), found):
@@ -228,7 +225,7 @@ class _WekaReader:
                 check.problems[-1] = replace(check.problems[-1], line=line + (error.line or 1) - 1)
                 trace = None
         if check.problems:
-            self._loading.problems += _with_lines(check.problems, data)
+            self.loading.problems += _with_lines(check.problems, data)
         elif trace is not None:
             self._add(trace, line, file)
 
@@ -238,26 +235,26 @@ class _WekaReader:
         row = check.mapping(value, None)
         if row is None:
             return None
-        self._loading.stray.look(row, _TRACE_KEYS, check)
+        self.loading.stray.look(row, _TRACE_KEYS, check)
         name = check.need(row, "id", check.name)
         size = check.need(row, "block_size", check.tokens)
         scope = row.get("hash_id_scope", "local")
-        if scope != "local" and not (scope == "global" and self._global_ids):
+        if scope != "local" and not (scope == "global" and self.global_ids):
             check.fail("hash_id_scope", "Input should be 'local' (global_ids=true takes 'global' too)")
         if row.get("models") is not None:
             check.texts(row["models"], "models")
         entries = check.need(row, "requests", check.items)
         if name is None or size is None or entries is None:
             return None
-        body = _Body(check, lists, self._loading.stray, size, _scope(row))
+        body = _Body(check, lists, self.loading.stray, size, _scope(row))
         read = body.entries(row, entries, "", 0.0, relative=False)
-        self._models |= body.models
-        self._loading.without_reply += body.without_reply
+        self.models |= body.models
+        self.loading.without_reply += body.without_reply
         if not body.tokens:
-            self._empty += 1
+            self.empty += 1
             return None
-        if self._most_context is not None and body.longest > self._most_context:
-            self._too_long += 1
+        if self.most_context is not None and body.longest > self.most_context:
+            self.too_long += 1
             return None
         return _WekaTrace(
             name,
@@ -265,34 +262,34 @@ class _WekaReader:
             read,
             body.tokens,
             frozenset(body.timed),
-            body.thought_s if self._think_time_only else {},
+            body.thought_s if self.think_time_only else {},
         )
 
     # --- what it comes to ----------------------------------------------------------------------------------------------
 
     def _add(self, trace: _WekaTrace, line: int, file: str | None) -> None:
         place = f"{file or ''} line {line}".strip()
-        if self._first.setdefault(trace.name, place) != place:
-            message = f"'{trace.name}' is also in {self._first[trace.name]}; ids must be unique"
-            self._loading.problems.append(Problem(message, line, "id", file))
+        if self.first.setdefault(trace.name, place) != place:
+            message = f"'{trace.name}' is also in {self.first[trace.name]}; ids must be unique"
+            self.loading.problems.append(Problem(message, line, "id", file))
             return
         streams = list(self._streams(trace.name, trace.entries, trace, None))
         if not streams:
-            self._empty += 1
+            self.empty += 1
             return
         try:
-            sessions = sessions_of_play(list(_requests(trace, streams, line, self._recorded_order)), self._names)
+            sessions = sessions_of_play(list(_requests(trace, streams, line, self.recorded_order)), self.names)
         except GraphError as error:
-            self._loading.problems.append(Problem(str(error), line, f"request {error.request.id}", file))
+            self.loading.problems.append(Problem(str(error), line, f"request {error.request.id}", file))
             return
-        self._roots.append(sessions[0].id)
-        self._sessions += sessions
+        self.roots.append(sessions[0].id)
+        self.sessions += sessions
 
     def _streams(self, name: str, entries: _Entries, trace: _WekaTrace, started: _Stream | None) -> Iterator[_Stream]:
         """Yield the agents of a trace or of a subagent, the main one first. started: how the subagent begins."""
         found = agents(entries.requests)
         if not found:
-            self._dropped += len(entries.markers)
+            self.dropped += len(entries.markers)
             return
         how = started or _Stream(name, (), name)
         main, system_blocks = found[0].requests, entries.system_blocks
@@ -317,7 +314,7 @@ class _WekaReader:
         for marker in entries.markers:
             parent_of_marker = _before(main, marker.place, marker.start_s)
             if parent_of_marker is None:
-                self._dropped += 1
+                self.dropped += 1
                 continue
             gate = _gate(main, marker.place, marker.end_s)
             agent = f"{trace.name}::sa:{marker.name}"
@@ -326,36 +323,34 @@ class _WekaReader:
 
     def tree(self, root: str) -> Sequence[Session]:
         """Return the sessions of the only trace read. Raises WorkloadError with its problems."""
-        self._loading.raise_problems()
-        if self._roots not in ([root], []):
+        self.loading.raise_problems()
+        if self.roots not in ([root], []):
             message = f"a file has not only the trace {root!r} with which it begins: give the option on_demand=false"
-            raise fault(self._loading.path, message)
-        return self._sessions or [Session(root, (), "isolated")]
+            raise fault(self.loading.path, message)
+        return self.sessions or [Session(root, (), "isolated")]
 
     def workload(self) -> Workload:
         """Return the workload. Raises WorkloadError with the problems of all files."""
-        why = f"; {self._too_long} have a longer context than {self._most_context}" if self._too_long else ""
-        self._loading.finish(self._sessions, f"has no trace with requests{why}")
-        notes = self._loading.notes()
-        if self._models:
-            notes.append(
-                f"recorded with {', '.join(sorted(self._models)[:4])}: not sent, all requests go to the run's model"
-            )
+        why = f"; {self.too_long} have a longer context than {self.most_context}" if self.too_long else ""
+        self.loading.finish(self.sessions, f"has no trace with requests{why}")
+        notes = self.loading.notes()
+        if self.models:
+            notes.append(f"recorded with {', '.join(sorted(self.models)[:4])}: not sent, all requests go to the run's model")
         for count, what in (
-            (self._empty, "traces without requests"),
-            (self._too_long, f"traces with a context longer than {self._most_context}"),
-            (self._dropped, "subagents before the first request of their parent"),
+            (self.empty, "traces without requests"),
+            (self.too_long, f"traces with a context longer than {self.most_context}"),
+            (self.dropped, "subagents before the first request of their parent"),
         ):
             if count:
                 notes.append(f"left out {count:,}: {what}")
-        sessions = {session.id: session for session in self._sessions}
+        sessions = {session.id: session for session in self.sessions}
         return Workload(
             FORMAT.name,
-            self._loading.path,
+            self.loading.path,
             sessions,
-            tuple(self._roots),
+            tuple(self.roots),
             tuple(notes),
-            frees_early=not self._recorded_order,
+            frees_early=not self.recorded_order,
         )
 
 
@@ -373,37 +368,35 @@ def _roots_of(files: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
+@dataclass(slots=True)
 class _Body:
     """Reads the requests of one trace."""
 
-    def __init__(
-        self, check: Checker, lists: BlockLists | None, stray: StrayKeys, block_tokens: int, scope: int | None
-    ) -> None:
-        self._check = check
-        self._lists = lists
-        self._stray = stray
-        self._block_tokens = block_tokens
-        self._scope = scope
-        self._next_place = 0
-        self.tokens: dict[int, int] = {}
-        self.timed: set[int] = set()
-        self.thought_s: dict[int, float] = {}
-        self.models: set[str] = set()
-        self.without_reply = 0
-        self.longest = 0
+    check: Checker
+    lists: BlockLists | None
+    stray: StrayKeys
+    block_tokens: int
+    scope: int | None
+    tokens: dict[int, int] = field(default_factory=dict)
+    timed: set[int] = field(default_factory=set)
+    thought_s: dict[int, float] = field(default_factory=dict)
+    models: set[str] = field(default_factory=set)
+    next_place: int = 0
+    without_reply: int = 0
+    longest: int = 0
 
     def entries(
         self, agent: Mapping[str, Any], values: Sequence[Any], prefix: str, marker_s: float, *, relative: bool
     ) -> _Entries:
         """Return the requests of an agent. relative: times below the marker's count from it."""
-        check = self._check
+        check = self.check
         known = [check.given(agent, key, check.tokens_from_0, prefix) or 0 for key in ("tool_tokens", "system_tokens")]
-        system_blocks = -(-sum(known) // self._block_tokens)
+        system_blocks = -(-sum(known) // self.block_tokens)
         requests: list[Recorded] = []
         markers: list[_Marker] = []
         for at, entry in check.each(values, f"{prefix}requests"):
-            place = self._next_place
-            self._next_place += 1
+            place = self.next_place
+            self.next_place += 1
             start_s = check.need(entry, "t", check.number, at) or 0.0
             if relative and start_s + _TOUCH_S < marker_s:
                 start_s += marker_s
@@ -414,8 +407,8 @@ class _Body:
         return _Entries(tuple(requests), tuple(markers), system_blocks)
 
     def _marker(self, entry: Mapping[str, Any], at: str, place: int, start_s: float) -> _Marker:
-        check = self._check
-        self._stray.look(entry, _MARKER_KEYS, check, at)
+        check = self.check
+        self.stray.look(entry, _MARKER_KEYS, check, at)
         name = check.need(entry, "agent_id", check.name, at)
         duration_s = check.ms_as_s(entry, "duration_ms", at)
         entries = self.entries(entry, check.need(entry, "requests", check.items, at) or [], at, start_s, relative=True)
@@ -423,8 +416,8 @@ class _Body:
         return _Marker(place, name or "", start_s, start_s if end_s is None else end_s, entries)
 
     def _request(self, entry: Mapping[str, Any], at: str, place: int, start_s: float) -> Recorded:
-        check = self._check
-        self._stray.look(entry, _REQUEST_KEYS, check, at)
+        check = self.check
+        self.stray.look(entry, _REQUEST_KEYS, check, at)
         if entry.get("type", "n") not in ("n", "s"):
             check.fail(f"{at}type", "Input should be 'n', 's' or 'subagent'")
         tokens = check.need(entry, "in", check.tokens, at) or 1
@@ -432,7 +425,7 @@ class _Body:
         model = check.given(entry, "model", check.text, at) or ""
         api_s = check.given(entry, "api_time", check.number, at)
         thought_s = check.given(entry, "think_time", check.number, at)
-        ids = self._ids(entry.get("hash_ids"), f"{at}hash_ids")[: tokens // self._block_tokens]
+        ids = self._ids(entry.get("hash_ids"), f"{at}hash_ids")[: tokens // self.block_tokens]
         self.tokens[place] = tokens
         self.models |= {model} - {""}
         self.without_reply += not output
@@ -444,10 +437,10 @@ class _Body:
         return Recorded(place, start_s, start_s + (api_s or 0.0), model, output, ids)
 
     def _ids(self, value: object, field: str) -> Any:
-        if self._lists is not None and isinstance(value, list) and len(value) == 1:
-            return self._lists.ids(value)
-        ids = read_ids(value, self._check, field)
-        return ids if self._scope is None else ids_within(ids, self._scope)
+        if self.lists is not None and isinstance(value, list) and len(value) == 1:
+            return self.lists.ids(value)
+        ids = read_ids(value, self.check, field)
+        return ids if self.scope is None else ids_within(ids, self.scope)
 
 
 def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int, recorded_order: bool) -> Iterator[RecordedRequest]:
