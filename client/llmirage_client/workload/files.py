@@ -85,6 +85,19 @@ def read_head(path: str) -> bytes:
     return _checked(path, head)
 
 
+def first_line(path: str) -> bytes:
+    """Return the first line that is not blank, or what the beginning of the file has of it; nothing of a bad file."""
+    try:
+        return read_head(path).lstrip().partition(b"\n")[0]
+    except WorkloadError:
+        return b""
+
+
+def header_line(path: str) -> str:
+    """Return the first line as text, of a bad file an empty one."""
+    return first_line(path).decode("utf-8", "replace").strip()
+
+
 def read_bytes(path: str) -> bytes:
     """Return the whole file without its byte order mark, unpacked if it is gzip.
 

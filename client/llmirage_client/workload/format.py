@@ -77,7 +77,7 @@ def folder_marks(path: Path) -> list[frozenset[str]]:
             head = read_head(str(file))
         except WorkloadError:  # the reader of all files says what is wrong with it
             continue
-        first = next((line for line in head.split(b"\n") if line.strip()), b"")
+        first = head.lstrip().partition(b"\n")[0]
         seen = first_keys(head)
         found += [seen.marks, seen.row_marks] + ([] if first == head else [first_keys(first).marks])
     return found

@@ -28,11 +28,11 @@ from typing import Any, Literal
 from urllib.parse import urlparse
 
 from llmirage_client.workload.checking import Checker, kind_of
-from llmirage_client.workload.files import fault, problems_of, read_bytes, read_rows
+from llmirage_client.workload.files import fault, first_line, problems_of, read_bytes, read_rows
 from llmirage_client.workload.format import Format, Option, first_keys
 from llmirage_client.workload.loading import Loading, StrayKeys
 from llmirage_client.workload.schedule import SessionLines, scheduled
-from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import Problem, Session, Turn, Workload
 
 MediaKind = Literal["image", "audio", "video"]
 
@@ -474,14 +474,7 @@ def pool_files(path: Path) -> list[Path]:
 def recognises_pool(path: Path) -> bool:
     """Return whether every file begins with an entry of a pool."""
     files = pool_files(path)
-    return bool(files) and all(set(MODALITY_KEYS) & first_keys(_first_line(file)).marks for file in files)
-
-
-def _first_line(file: Path) -> bytes:
-    try:
-        return next((line for line in read_bytes(str(file)).split(b"\n") if line.strip()), b"")
-    except WorkloadError:
-        return b""
+    return bool(files) and all(set(MODALITY_KEYS) & first_keys(first_line(str(file))).marks for file in files)
 
 
 RANDOM_POOL = Format(

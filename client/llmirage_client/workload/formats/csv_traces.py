@@ -30,7 +30,7 @@ import numpy as np
 import yaml
 
 from llmirage_client.workload.checking import Checker
-from llmirage_client.workload.files import fault, header_of, read_head
+from llmirage_client.workload.files import fault, header_line, header_of
 from llmirage_client.workload.format import Format, Option, never
 from llmirage_client.workload.hash_blocks import (
     GrowingPrompts,
@@ -41,7 +41,7 @@ from llmirage_client.workload.hash_blocks import (
 )
 from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.schedule import SessionLines, scheduled
-from llmirage_client.workload.session import Session, SyntheticUser, Tenant, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import Session, SyntheticUser, Tenant, Turn, Workload
 from llmirage_shared.yaml_lines import read_plain
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -212,18 +212,10 @@ def _csv_of(path: str) -> str:
     """Return the only CSV beside a header with this format's columns."""
     if _yaml(Path(path)) is None:
         raise fault(path, "is not a YAML file with trace_version")
-    beside = [str(file) for file in sorted(Path(path).parent.glob("*.csv")) if _is_data(file)]
+    beside = [str(file) for file in sorted(Path(path).parent.glob("*.csv")) if _recognises_header(header_line(str(file)))]
     if len(beside) != 1:
         raise fault(path, f"is a header: give the CSV of its requests ({len(beside)} beside it are of this format)")
     return beside[0]
-
-
-def _is_data(file: Path) -> bool:
-    try:
-        head = read_head(str(file))
-    except WorkloadError:
-        return False
-    return _recognises_header(head.lstrip().partition(b"\n")[0].decode("utf-8", "replace"))
 
 
 def _recognises_header(line: str) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.workload.checking import ABSENT, AT_LEAST_ONE_ITEM, Checker, kind_of
-from llmirage_client.workload.files import JsonFault, fault, parse, placed, problems_of, read_bytes, read_rows
+from llmirage_client.workload.files import JsonFault, fault, first_line, parse, placed, problems_of, read_bytes, read_rows
 from llmirage_client.workload.format import Format, any_of, first_keys
 from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.request_graph import free_name
@@ -85,15 +85,8 @@ def recognises(keys: Collection[str]) -> bool:
 def recognises_directory(path: Path) -> bool:
     """Return whether at least half of its .jsonl files begin with a request body; the others are then mistakes."""
     files = body_files(path)
-    return bool(files) and 2 * sum(map(_begins_with_body, files)) >= len(files)
-
-
-def _begins_with_body(file: Path) -> bool:
-    try:
-        data = read_bytes(str(file))
-    except WorkloadError:
-        return False
-    return recognises(first_keys(next((line for line in data.split(b"\n") if line.strip()), b"")).marks)
+    bodies = sum(recognises(first_keys(first_line(str(file))).marks) for file in files)
+    return bool(files) and 2 * bodies >= len(files)
 
 
 FORMAT = Format(

@@ -12,12 +12,12 @@ from itertools import pairwise
 from typing import Any
 
 from llmirage_client.workload.checking import Checker
-from llmirage_client.workload.files import header_of, read_head
+from llmirage_client.workload.files import header_line, header_of
 from llmirage_client.workload.format import Format, Option, any_of
 from llmirage_client.workload.hash_blocks import GrowingPrompts, recorded_turn
 from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.schedule import scheduled
-from llmirage_client.workload.session import Session, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import Session, Turn, Workload
 from llmirage_shared.plural import plural
 
 BLOCK_TOKENS = 64
@@ -55,7 +55,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS, add_reasoning: bool = Fal
     """
     file = Loading(path)
     found: dict[str, _Rounds] = {}
-    from_csv = _is_csv(path)
+    from_csv = recognises_header(header_line(path))  # of a folder it is empty
     if from_csv:
         for cells, check in file.table(_COLUMNS):
             _read_cells(cells, check, found)
@@ -82,14 +82,6 @@ def _order_notes(sessions: Collection[_Rounds]) -> Iterator[str]:
     if again:
         rounds = plural(len(again), "round")
         yield f"{rounds} with the number of one before, the first on line {min(again)}: all are sent, in file order"
-
-
-def _is_csv(path: str) -> bool:
-    try:
-        head = read_head(path)
-    except WorkloadError:
-        return False  # a folder, or the reader of rows will say
-    return recognises_header(head.lstrip().partition(b"\n")[0].decode("utf-8", "replace").strip())
 
 
 def _read_cells(cells: Mapping[str, str], check: Checker, found: dict[str, _Rounds]) -> None:
