@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -140,22 +140,6 @@ class Template:
 def literal(text: str) -> str:
     """Return the template that says this text."""
     return _PLACEHOLDER.sub(lambda found: "{" + found[0] + "}", text) if "{" in text else text
-
-
-def problems_of(name: str, groups: int, named: Sequence[str], results: bool) -> Iterator[str]:
-    """Return the problem with a placeholder. groups, named: of the rule's regular expressions; results: may there be any?"""
-    head = name.partition(".")[0]
-    if head.isdecimal():
-        if not 1 <= int(head) <= groups:
-            there = (
-                f"the rule's regular expressions have {groups} groups" if groups else "the rule has no regular expression"
-            )
-            yield f"{{{name}}}: {there}; write {{{{{name}}}}} for the text itself"
-    elif head not in (*PLACEHOLDERS, *named):
-        hint = did_you_mean(head, [*PLACEHOLDERS, *named])
-        yield f"{{{name}}}: unknown placeholder{hint}; write {{{{{name}}}}} for the text itself"
-    elif head in ("result", "results") and not results and head not in named:
-        yield f"{{{name}}}: the rule is for requests without tool results; add tool_result to `when`"
 
 
 def mapped(value: Any, kind: type[T], change: Callable[[T, tuple[str, ...]], Any], path: tuple[str, ...] = ()) -> Any:

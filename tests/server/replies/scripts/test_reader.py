@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from llmirage_server.commands.script_actions import EXAMPLE_FILE
+from llmirage_server.replies.scripts.checks import shadowed
 from llmirage_server.replies.scripts.conditions import ENDPOINTS
-from llmirage_server.replies.scripts.reader import read_scripts, script_of, shadowed
+from llmirage_server.replies.scripts.reader import read_scripts, script_of
 from llmirage_server.replies.scripts.rule import FALLBACKS, FINISH_REASONS, KEYS, MOST_RULES, SCHEMA, Script
 from llmirage_shared.settings import ConfigError
 from llmirage_shared.yaml_lines import YamlNode
