@@ -17,18 +17,16 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
+from llmirage_server.replies.printed_lines import printed_lines
 from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.tool_request import word_set, words_of
 
 _MOST_LINES = 20_000  # of a conversation: the newest messages with so many
 _MOST_OF_A_TEXT = 5_000  # lines
-_MOST_OF_A_COMMAND = 2_000  # characters
 _MOST_NESTED = 4  # levels of arguments that are looked through
 _MOST_IN_A_MESSAGE = 50  # blocks of each kind
 _READING = word_set("cat display fetch get load open print read show view")
 _SHELL = re.compile(r"(?:.*/)?(?:ba|z|da|k|fi)?sh|(?:.*[/\\])?(?:pwsh|powershell|cmd)(?:\.exe)?")
-_PRINTING = frozenset(("cat", "nl", "head", "tail", "sed", "less", "more", "bat", "type", "Get-Content", "gc"))
-_SED_LINES = re.compile(r"(\d{1,9})(?:,(?:\d+|\$))?p;?")
 _WRITING = re.compile(r"(?<!>)>(?!>)|\b(?:rm|mv|cp|tee|truncate|patch)\b|\bsed\b.*\s-i")
 _PATH_KEY = re.compile(r"(?:file|abs(?:olute)?|target|relative)?_?(?:path|file|name)", re.IGNORECASE)
 _TEXT_KEYS = ("output", "stdout", "content", "text", "result")
@@ -283,7 +281,7 @@ def _follow(files: dict[str, ShownFile], called: Mapping[str, Any], result: str)
     elif arguments.get("command") != "view" and (commands := list(_commands(arguments, _MOST_NESTED))):
         folder = str(arguments.get("workdir") or arguments.get("cwd") or "")
         for command in commands:
-            printed = _printed(command) if len(commands) == 1 else None
+            printed = printed_lines(command) if len(commands) == 1 else None
             if printed is not None:
                 _learn(files, posixpath.join(folder, printed.path), _output(result), printed.numbered, printed.start)
             elif _WRITING.search(command):
@@ -351,73 +349,6 @@ def _commands(arguments: Mapping[str, Any], levels: int) -> Iterator[str]:
             yield value[-1] if _SHELL.fullmatch(value[0]) and len(value) > 1 else shlex.join(value)
         elif isinstance(value, dict) and levels:
             yield from _commands(value, levels - 1)
-
-
-@dataclass(slots=True)
-class _Printed:
-    """A part of a file that is printed. path: "" for its input. start: number of the first line; 0: all; None: unknown."""
-
-    path: str = ""
-    numbered: bool = False
-    start: int | None = 0
-
-
-def _printed(command: str) -> _Printed | None:
-    """Return the output of a command line, if that is lines of one file and nothing else."""
-    if len(command) > _MOST_OF_A_COMMAND:
-        return None
-    lexer = shlex.shlex(command.strip(), posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    try:
-        words = list(lexer)
-    except ValueError:
-        return None
-    folder = ""
-    if len(words) > 3 and words[0] == "cd" and words[2] == "&&":
-        folder, words = words[1], words[3:]
-    stages: list[list[str]] = [[]]
-    for word in words:
-        if word == "|":
-            stages.append([])
-        else:
-            stages[-1].append(word)
-    printed = _Printed()
-    for place, stage in enumerate(stages):
-        read = _stage(stage)
-        if read is None or bool(read.path) == bool(place):
-            return None
-        start = read.start if printed.start == 0 else printed.start if read.start in (0, 1) else None
-        printed = _Printed(printed.path or read.path, printed.numbered or read.numbered, start)
-    printed.path = posixpath.join(folder, printed.path)
-    return printed
-
-
-def _stage(words: Sequence[str]) -> _Printed | None:
-    """Return the output of one command of a pipeline for its file or its input."""
-    program, *rest = words or [""]
-    if program not in _PRINTING or any(set(word) <= set("();<>&|") for word in rest):
-        return None
-    options = [word for word in rest if word.startswith("-") and len(word) > 1]
-    others = [word for word in rest if word not in options]
-    read = _Printed(numbered=program == "nl")
-    if program == "nl" and any(not option.startswith("-b") for option in options):
-        return None
-    if program == "cat":
-        if not set("".join(options)) <= set("-nbu"):
-            return None
-        read.numbered = bool(set("".join(options)) & set("nb"))
-    elif program == "sed":
-        lines = _SED_LINES.fullmatch(others[0]) if others and "-n" in options else None
-        if lines is None:
-            return None
-        read.start, others = int(lines[1]), others[1:]
-    elif program in ("head", "tail"):
-        if {"-n", "-c", "--lines", "--bytes"} & set(options):
-            others = others[1:]
-        read.start = 1 if program == "head" else None
-    read.path = others[0] if others else ""
-    return read if len(others) < 2 else None
 
 
 def _path_in(arguments: Mapping[str, Any]) -> str:
