@@ -442,27 +442,19 @@ def served_models(pools: Sequence[ServedPool], class_priorities: Sequence[tuple[
     served: dict[str, ServedModel] = {}
     for pool in pools:
         together = [other for other in pools if other.model == pool.model]
-        limit_tokens = min(other.max_model_len for other in together)
-        joined = any(other.config.num_speculative_tokens or other.limits.stream for other in together)
         priorities = all(other.limits.schedule_policy == "priority" for other in together)
-        seats = min(other.limits.max_num_seqs * other.config.instances for other in together)
-        hears = pool.deployment.model.hears
-        page_tokens = max(other.limits.page_size for other in together)
-        ranks = min(other.deployment.parallel.dp for other in together)
-        served |= {
-            name: ServedModel(
-                pool.model,
-                limit_tokens,
-                joined,
-                priorities,
-                seats,
-                hears,
-                page_tokens,
-                ranks,
-                class_priorities=dict(class_priorities) if priorities else {},
-            )
-            for name in pool.names
-        }
+        model = ServedModel(
+            pool.model,
+            min(other.max_model_len for other in together),
+            joined=any(other.config.num_speculative_tokens or other.limits.stream for other in together),
+            priorities=priorities,
+            seats=min(other.limits.max_num_seqs * other.config.instances for other in together),
+            hears=pool.deployment.model.hears,
+            page_tokens=max(other.limits.page_size for other in together),
+            ranks=min(other.deployment.parallel.dp for other in together),
+            class_priorities=dict(class_priorities) if priorities else {},
+        )
+        served |= dict.fromkeys(pool.names, model)
     return served
 
 
