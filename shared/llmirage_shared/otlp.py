@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from llmirage_shared.wire.output import json_text
 
 
 def nanoseconds(unix_s: float) -> str:
@@ -53,20 +54,15 @@ def span_id(name: str, size: int = 8) -> str:
     return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=size).hexdigest()
 
 
-def as_text(value: Any) -> str:
-    """Return JSON, as attributes with messages have it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
 def said_before(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the attributes of the messages of a request, which are in chat's form."""
     system = [message for message in messages if message.get("role") in ("system", "developer")]
     others = [
         {"role": message.get("role"), "parts": message_parts(message)} for message in messages if message not in system
     ]
-    found = {"gen_ai.input.messages": as_text(others)}
+    found = {"gen_ai.input.messages": json_text(others)}
     if system:
-        found["gen_ai.system_instructions"] = as_text([part for message in system for part in message_parts(message)])
+        found["gen_ai.system_instructions"] = json_text([part for message in system for part in message_parts(message)])
     return found
 
 

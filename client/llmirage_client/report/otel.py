@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.report.output_files import json_bytes
 from llmirage_client.report.records_file import RunClock, with_bodies
-from llmirage_shared.otlp import as_text, attributes, exported_metrics, exported_spans, message_parts, said_before, span_id
+from llmirage_shared.otlp import attributes, exported_metrics, exported_spans, message_parts, said_before, span_id
+from llmirage_shared.wire.output import json_text
 
 SPANS_FILE, METRICS_FILE = "otel_spans.jsonl", "otel_metrics.jsonl"
 _CLIENT, _OK, _ERROR, _CUMULATIVE = 3, 1, 2, 2  # of SpanKind, Status and AggregationTemporality
@@ -101,10 +102,10 @@ def _span(record: Record, result: RunResult, clock: RunClock, body: Mapping[str,
         found["gen_ai.response.time_to_first_chunk"] = (exchange.token_s[0] - exchange.start_s) * result.speed
     if isinstance(messages := body.get("messages"), list):
         found |= said_before(messages)
-        found["gen_ai.tool.definitions"] = as_text(body["tools"]) if body.get("tools") else None
+        found["gen_ai.tool.definitions"] = json_text(body["tools"]) if body.get("tools") else None
     if exchange.message is not None:
         said = {"role": "assistant", "parts": message_parts({"reasoning": exchange.reasoning or None, **exchange.message})}
-        found["gen_ai.output.messages"] = as_text([said | {"finish_reason": exchange.finish_reason}])
+        found["gen_ai.output.messages"] = json_text([said | {"finish_reason": exchange.finish_reason}])
     span: dict[str, Any] = {"traceId": span_id(record.root_correlation_id, 16), "spanId": span_id(record.request_id)}
     if parent is not None:
         span["parentSpanId"] = span_id(parent)

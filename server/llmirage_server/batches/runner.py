@@ -18,13 +18,13 @@ from llmirage_server.batches.batch import Batch, LineChecker, lines_of, usage_in
 from llmirage_server.http.bodies import json_object
 from llmirage_server.http.byte_budget import HELD, ByteBudget, Held
 from llmirage_server.http.exchange import LARGE_BYTES, HttpExchange
-from llmirage_server.http.json_pieces import encode, written
+from llmirage_server.http.json_pieces import written
 from llmirage_server.service.models import ServedModel
 from llmirage_server.service.service import Service
 from llmirage_server.state.state import State
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.output import new_id
+from llmirage_shared.wire.output import json_text, new_id
 
 MOST_AT_ONCE = 64  # lines in the cluster: each takes memory, and a turn of the event loop when it ends
 LINE_PRIORITY = 1_000_000  # of requests in the cluster: lower ones are served first by engines that have priorities
@@ -473,7 +473,7 @@ def _result(custom_id: str, answer: _Answer | None, error: dict[str, str] | None
 
 
 def _line_of(result: dict[str, Any]) -> bytes:
-    return encode(result).encode("utf-8", "replace") + b"\n"
+    return json_text(result).encode("utf-8", "replace") + b"\n"
 
 
 def _last_usage(body: bytes) -> Any:

@@ -38,6 +38,7 @@ from llmirage_server.telemetry.journal import CONNECTION, Journal, JournalEntry,
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.output import json_text
 
 logger = logging.getLogger("llmirage")
 
@@ -74,7 +75,7 @@ class _JSONResponse(JSONResponse):
     media_type = None  # type: ignore[assignment]  # as Response has it: the type is among `response_headers`
 
     def render(self, content: Any) -> bytes:
-        return json_pieces.encode(content).encode("utf-8", "replace")
+        return json_text(content).encode("utf-8", "replace")
 
 
 class AnsweredElsewhereError(Exception):

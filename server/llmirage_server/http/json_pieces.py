@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, overload
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_server.http.turns import turn
+from llmirage_shared.wire.output import json_text
 
 SENT_BYTES = 1 << 18  # of a response: of a larger one the connection holds as many at a time
 _PIECE_CHARACTERS = 1 << 17
@@ -46,11 +46,8 @@ class LazyList(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]
 
 
-encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=list).encode
-
-
 def pieces(value: Any) -> Iterator[bytes]:
-    """Yield the value as `encode` writes it, in UTF-8."""
+    """Yield the value as `json_text` writes it, in UTF-8."""
     begun: list[str] = []
     size = 0
     for part in _parts(value):
@@ -86,18 +83,18 @@ def _parts(value: Any) -> Iterator[str]:
     if isinstance(value, str) and len(value) > _PIECE_CHARACTERS:
         yield '"'
         for start in range(0, len(value), _PIECE_CHARACTERS):
-            yield encode(value[start : start + _PIECE_CHARACTERS])[1:-1]
+            yield json_text(value[start : start + _PIECE_CHARACTERS])[1:-1]
         yield '"'
     elif isinstance(value, dict) and value:
         for place, (name, inner) in enumerate(value.items()):
-            yield f"{',' if place else '{'}{encode(name)}:"
+            yield f"{',' if place else '{'}{json_text(name)}:"
             yield from _parts(inner)
         yield "}"
     elif isinstance(value, LazyList):
         yield "["
         for place, item in enumerate(value):
             yield "," if place else ""
-            yield encode(item)
+            yield json_text(item)
         yield "]"
     elif isinstance(value, list) and value:
         plain = not any(isinstance(item, dict | list | str | LazyList) for item in value)
@@ -105,12 +102,12 @@ def _parts(value: Any) -> Iterator[str]:
         for start in range(0, len(value), _MANY if plain else 1):
             yield "," if start else ""
             if plain:
-                yield encode(value[start : start + _MANY])[1:-1]
+                yield json_text(value[start : start + _MANY])[1:-1]
             else:
                 yield from _parts(value[start])
         yield "]"
     else:
-        yield encode(value)
+        yield json_text(value)
 
 
 def written_vectors(vectors: npt.NDArray[np.float64], decimals: int) -> Iterator[bytes]:

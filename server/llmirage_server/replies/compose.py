@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmirage_server.replies.arguments import arguments_for, free_input, with_quoted
-from llmirage_server.replies.draft import Draft, conversation_key, ended, find_stop, json_text, most_tokens
+from llmirage_server.replies.draft import Draft, conversation_key, ended, find_stop, most_tokens
 from llmirage_server.replies.lengths import ReplyLengths, thought_tokens
 from llmirage_server.replies.moderation import is_refused, refusal_text
 from llmirage_server.replies.patches import editor_input, patch_input
@@ -26,6 +26,7 @@ from llmirage_shared.extensions import error_text, find_extension
 from llmirage_shared.synthetic_text import SyntheticText, mix
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.output import json_text
 
 _MOST_QUOTED = 500  # characters of a tool's result
 _MOST_KEPT = 2_000  # characters of the files that a summary keeps

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
@@ -59,11 +57,6 @@ def _cut(pieces: Sequence[str], characters: int) -> list[str]:
         cut.append(piece[:characters])
         characters -= len(cut[-1])
     return cut
-
-
-def json_text(value: Any) -> str:
-    """Return JSON as models write it in structured output: no spaces, characters as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def most_tokens(request: ReplyRequest) -> int:

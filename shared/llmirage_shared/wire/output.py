@@ -27,7 +27,8 @@ _OBFUSCATION = re.compile(rb',"obfuscation":"\w*"(\}\n\n)')
 _BLANK = len(b"\n\n")
 _DATA = len(b"data: ")
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=list).encode
+json_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=list).encode
+"""Return JSON as the API and models write it: no spaces, characters as they are."""
 _ESCAPED_LIMIT = 200_000  # pieces are tokens of one vocabulary: only echoed prompts reach this limit
 _escaped: dict[str, bytes] = {}
 
@@ -110,23 +111,23 @@ def escape(text: str) -> bytes:
     if known is None:
         if len(_escaped) >= _ESCAPED_LIMIT:
             _escaped.clear()
-        known = _escaped[text] = _encode(text).encode()
+        known = _escaped[text] = json_text(text).encode()
     return known
 
 
 def encoded(value: Any) -> bytes:
     """Return a value as JSON in UTF-8."""
-    return _encode(value).encode()
+    return json_text(value).encode()
 
 
 def event(value: dict[str, Any]) -> bytes:
     """Return one event of a stream."""
-    return b"data: " + _encode(value).encode() + b"\n\n"
+    return b"data: " + json_text(value).encode() + b"\n\n"
 
 
 def named_event(kind: str, value: dict[str, Any]) -> bytes:
     """Return one event of a stream whose events have names."""
-    return b"event: " + kind.encode() + b"\ndata: " + _encode(value).encode() + b"\n\n"
+    return b"event: " + kind.encode() + b"\ndata: " + json_text(value).encode() + b"\n\n"
 
 
 EVENT_END = re.compile(rb"\r?\n\r?\n|\r\r")  # also in other servers' streams
@@ -218,7 +219,7 @@ class ChunkFrame:
 def chunk_frame(head: ResponseHead, kind: str, index: int, include_usage: bool, obfuscated: bool = False) -> ChunkFrame:
     """Return the frame of one choice of a streamed completion. kind: the object type of its chunks."""
     extra = f'"service_tier":"{head.service_tier}",' if kind.startswith("chat") else ""
-    of_response = f'data: {{"id":{_encode(head.id)},"object":"{kind}","created":{head.created},"model":'.encode()
+    of_response = f'data: {{"id":{json_text(head.id)},"object":"{kind}","created":{head.created},"model":'.encode()
     of_choice = f'"choices":[{{"index":{index}'.encode()
     fingerprint = extra.encode() + b'"system_fingerprint":' + escape(head.system_fingerprint)
     start = of_response + escape(head.model) + b"," + fingerprint + b"," + of_choice
@@ -275,7 +276,7 @@ class _ChunkEnds(dict[str, bytes]):
     def __missing__(self, piece: str) -> bytes:
         if len(self) >= _ESCAPED_LIMIT:
             self.clear()
-        made = self[piece] = self.of(_encode(piece).encode())
+        made = self[piece] = self.of(json_text(piece).encode())
         return made
 
     def of(self, text: bytes) -> bytes:
@@ -340,7 +341,7 @@ class PlainWriter:
         self._opening = frame.finished(frame.start + frame.silent + form.opening + frame.end) if form.opening else b""
         reasons = b'"finish_reason":' + escape(finish_reason)
         if stop_reason is not None:
-            reasons += b',"stop_reason":' + _encode(stop_reason).encode()
+            reasons += b',"stop_reason":' + json_text(stop_reason).encode()
         self._total = len(pieces) if ends_with_token else -1
         self._held = b'""'  # the text of the last chunk, which waits for the finish reason
         self._close = form.text_close + reasons + b"}" + frame.end
@@ -361,7 +362,7 @@ class PlainWriter:
         else:
             data = self._chunks(self._pieces[start:end])
         if start == 0:
-            echo = self._head + self._ends.of(_encode(self._echo).encode()) if self._echo else b""
+            echo = self._head + self._ends.of(json_text(self._echo).encode()) if self._echo else b""
             data = self._opening + echo + data
         return data
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from llmirage_server.http.byte_budget import ByteBudget, Held
-from llmirage_server.http.json_pieces import LazyList, encode, written
+from llmirage_server.http.json_pieces import LazyList, written
+from llmirage_shared.wire.output import json_text
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
@@ -88,7 +89,7 @@ def test_a_lazy_list_is_written_as_a_list() -> None:
     lazy = LazyList(lambda place: {"n": place, "of": "ä" * place}, range(5))
     value = {"a": lazy, "b": [lazy[1:3]], "c": LazyList(str, [])}
     plain = {"a": list(lazy), "b": [list(lazy)[1:3]], "c": []}
-    assert b"".join(written(value)).decode() == encode(value) == encode(plain)
+    assert b"".join(written(value)).decode() == json_text(value) == json_text(plain)
     assert lazy == list(lazy)
     assert lazy[-1] == {"n": 4, "of": "ääää"}
     assert not value["c"]

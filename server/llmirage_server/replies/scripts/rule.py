@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from llmirage_server.replies.draft import Draft, conversation_key, ended, json_text, most_tokens
+from llmirage_server.replies.draft import Draft, conversation_key, ended, most_tokens
 from llmirage_server.replies.reply import FinishReason, Reply, ReplyRequest, Tool
 from llmirage_server.replies.scripts.conditions import CONVERSING, Condition, Groups, ScriptRequest, Span
 from llmirage_server.replies.structured.budget import spend, spend_tokens
@@ -17,6 +17,7 @@ from llmirage_server.replies.structured.validity import first_problem
 from llmirage_shared.settings import did_you_mean
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokens import Tokenizer
+from llmirage_shared.wire.output import json_text
 
 _CHARACTERS, _MOST_STEPS = 16, 62_500  # of a step of planning; of a text, which is copied and becomes tokens
 _NAME = r"\w[\w-]*(?:\.[\w-]+)*"

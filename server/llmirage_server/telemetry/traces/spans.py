@@ -13,7 +13,8 @@ from urllib.request import Request, urlopen
 
 from llmirage_server.telemetry.traces.served import PlacedRequest, Sessions, TracedRequest
 from llmirage_server.telemetry.traces.trace_file import SETTING, json_line, opened
-from llmirage_shared.otlp import as_text, attributes, exported_spans, message_parts, nanoseconds, said_before, span_id
+from llmirage_shared.otlp import attributes, exported_spans, message_parts, nanoseconds, said_before, span_id
+from llmirage_shared.wire.output import json_text
 
 _Event = dict[str, Any]
 
@@ -180,14 +181,14 @@ def _attributes(placed: PlacedRequest, operation: str) -> Mapping[str, Any]:
     messages = served.messages or [{"role": "user", "content": served.text}]
     found |= said_before(messages)
     if served.refusal is None:
-        found["gen_ai.output.messages"] = as_text([_output(served)])
+        found["gen_ai.output.messages"] = json_text([_output(served)])
     tools = [
         {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters}
         for tool in served.tools
         if tool.kind == "function"
     ]
     if tools:
-        found["gen_ai.tool.definitions"] = as_text(tools)
+        found["gen_ai.tool.definitions"] = json_text(tools)
     return {name: value for name, value in found.items() if value is not None}
 
 
