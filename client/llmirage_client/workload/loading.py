@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -47,6 +47,10 @@ class StrayKeys:
                 check.fail(prefix + key, f"is not a key of this format (did you mean '{near[0]}'?)")
             else:
                 self._unused[key] += 1
+
+    def count(self, keys: Iterable[str]) -> None:
+        """Count unknown keys that no near miss makes a problem."""
+        self._unused.update(keys)
 
     def notes(self) -> list[str]:
         return [f"'{key}' is not used (in {plural(count, 'place')})" for key, count in sorted(self._unused.items())]

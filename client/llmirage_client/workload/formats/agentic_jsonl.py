@@ -8,7 +8,6 @@ used (a note says so). Keys the format does not know are not used either, and no
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +16,8 @@ import numpy.typing as npt
 
 from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, MOST_TOKENS, TENANT_KEYS, Checker
 from llmirage_client.workload.format import Format, any_of
-from llmirage_client.workload.loading import Loading
+from llmirage_client.workload.loading import Loading, StrayKeys
 from llmirage_client.workload.session import Session, TokenSpec, Turn, Workload
-from llmirage_shared.plural import plural
 
 _CALL_KEYS = frozenset({"input_toks", "output_toks", "input_tok_ids", "output_tok_ids", "priority"})
 _FLAT_KEYS = _CALL_KEYS | {"arrival_time_ns", *TENANT_KEYS}
@@ -34,9 +32,8 @@ def load(path: str) -> Workload:
     file = Loading(path)
     sessions: list[Session] = []
     first_line: dict[str, int] = {}
-    unused: Counter[str] = Counter()
     for row, check in file.rows():
-        session = _session(row, check, unused)
+        session = _session(row, check, file.stray)
         line = check.line or 0
         if session is not None and first_line.setdefault(session.id, line) != line:
             check.fail("session_id", f"duplicate session_id '{session.id}' (first on line {first_line[session.id]})")
@@ -44,38 +41,37 @@ def load(path: str) -> Workload:
             sessions.append(session)
     file.raise_problems()
     sessions.sort(key=lambda session: session.arrival_s or 0.0)
-    notes = (f"'{key}' is not used (in {plural(count, 'place')})" for key, count in unused.items())
-    return Workload.of_roots(FORMAT.name, path, sessions, notes)
+    return Workload.of_roots(FORMAT.name, path, sessions, file.notes())
 
 
-def _session(row: Mapping[str, Any], check: Checker, unused: Counter[str]) -> Session | None:
+def _session(row: Mapping[str, Any], check: Checker, stray: StrayKeys) -> Session | None:
     arrival_s = _seconds(check.required(row, "arrival_time_ns"), "arrival_time_ns", check)
     if "sub_requests" not in row:
-        unused.update(row.keys() - _FLAT_KEYS)
+        stray.count(row.keys() - _FLAT_KEYS)
         turn = Turn(tokens=_tokens(row, "", check), extra=_priority(row, "", check))
         name, tenant = f"request_{check.line}", check.tenant(row)
         return Session(name, (turn,), mode="tokens", arrival_s=arrival_s, line=check.line, tenant=tenant)
-    unused.update(row.keys() - _SESSION_KEYS)
+    stray.count(row.keys() - _SESSION_KEYS)
     session_id = check.need(row, "session_id", check.name)
-    turns, tenant = _chain(row["sub_requests"], _priority(row, "", check), check, unused), check.tenant(row)
+    turns, tenant = _chain(row["sub_requests"], _priority(row, "", check), check, stray), check.tenant(row)
     if session_id is None:
         return None
     return Session(session_id, turns, mode="tokens", arrival_s=arrival_s, line=check.line, tenant=tenant)
 
 
-def _chain(value: object, extra: dict[str, Any], check: Checker, unused: Counter[str]) -> tuple[Turn, ...]:
+def _chain(value: object, extra: dict[str, Any], check: Checker, stray: StrayKeys) -> tuple[Turn, ...]:
     calls = check.items(value, "sub_requests")
     if calls is not None and not calls:
         check.fail("sub_requests", f"a session needs at least one sub-request ({AT_LEAST_ONE_ITEM})")
     turns = []
     delay_s = 0.0
     for at, call in check.each(calls, "sub_requests"):
-        unused.update(call.keys() - _SUB_REQUEST_KEYS)
+        stray.count(call.keys() - _SUB_REQUEST_KEYS)
         own = extra | _priority(call, at, check)
         turns.append(Turn(tokens=_tokens(call, at, check), delay_s=delay_s, extra=own))
         delay_s = _seconds(call.get("tool_duration_ns", 0), f"{at}tool_duration_ns", check)
     if delay_s > 0:
-        unused["tool_duration_ns of a last call"] += 1
+        stray.count(["tool_duration_ns of a last call"])
     return tuple(turns)
 
 

@@ -76,7 +76,7 @@ def test_ids_become_read_only_arrays(tmp_path: Path) -> None:
 def test_keys_that_are_not_used_are_noted_with_their_number(tmp_path: Path) -> None:
     call = {**CALL, "tool": "pytest"}
     notes = load_rows(tmp_path, {**FLAT, "user": 1}, {**SESSION, "repo": "x", "sub_requests": [call, call, FLAT]}).notes
-    assert sorted(notes) == [
+    assert list(notes) == [
         "'arrival_time_ns' is not used (in 1 place)",
         "'repo' is not used (in 1 place)",
         "'tool' is not used (in 2 places)",
