@@ -11,7 +11,7 @@ import numpy as np
 
 from llmirage_server.replies.reply import FinishReason, Part, PartKind, Reply, ReplyRequest, Tool
 from llmirage_shared.prompt_encoder import END_OF_THINK, END_OF_TOOL_CALL, TOOL_ARGUMENTS, TOOL_CALL
-from llmirage_shared.synthetic_text import mix
+from llmirage_shared.synthetic_text import mix, mix_each
 from llmirage_shared.tokens import TokenIds, Tokenizer
 
 
@@ -210,8 +210,6 @@ _known_weights = np.empty(0, dtype=np.uint64)
 def _weights(n: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     global _known_weights
     if len(_known_weights) < n:
-        x = np.arange(max(n, 2 * len(_known_weights), 1024), dtype=np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-        _known_weights = (x ^ (x >> np.uint64(31))) | np.uint64(1)
+        places = np.arange(max(n, 2 * len(_known_weights), 1024), dtype=np.uint64)
+        _known_weights = mix_each((places - np.uint64(1)) * np.uint64(0x9E37_79B9_7F4A_7C15)) | np.uint64(1)
     return _known_weights[:n]

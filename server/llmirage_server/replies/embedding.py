@@ -14,6 +14,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_shared.synthetic_text import mix_each
+
 Floats = npt.NDArray[np.float64]
 Hashes = npt.NDArray[np.uint64]
 Codes = npt.NDArray[np.uint32]
@@ -48,7 +50,7 @@ def embed(text: str, dimensions: int, seed: int = 0) -> Floats:
     hashes = features[first]
     # What occurs often weighs more, but not as many times more.
     weights = _WEIGHTS[hashes % np.uint64(_CLASSES)] * (1.0 + np.log(np.diff(first, append=len(features))))
-    vector = _projected(hashes ^ _mixed(np.array([seed], dtype=np.uint64)), weights, dimensions)
+    vector = _projected(hashes ^ mix_each(np.array([seed], dtype=np.uint64)), weights, dimensions)
     return _unit(vector)
 
 
@@ -117,8 +119,8 @@ def _features(codes: Codes, stems: Codes) -> Hashes:
     return np.concatenate(
         [
             _classed(words, np.where(common, np.uint64(_COMMON_WORD), np.minimum(lengths, np.uint64(_LONG_WORD)))),
-            _classed(_mixed(pairs), np.uint64(_PAIR) + telling[:-1] + telling[1:]),
-            _classed(_mixed(trigrams), np.uint64(_TRIGRAM)),
+            _classed(mix_each(pairs), np.uint64(_PAIR) + telling[:-1] + telling[1:]),
+            _classed(mix_each(trigrams), np.uint64(_TRIGRAM)),
         ]
     )
 
@@ -138,7 +140,7 @@ def _words(codes: Codes) -> tuple[Hashes, Hashes]:
     # The sum of character * BASE**(place in the text), moved to the beginning of the text.
     values = np.where(inside, codes, np.uint32(0)).astype(np.uint64) * _powers(_BASE, len(codes))
     hashes = np.add.reduceat(values, first) * _powers(_INVERSE, len(codes))[first]
-    return _mixed(hashes), np.add.reduceat(inside.astype(np.uint64), first)
+    return mix_each(hashes), np.add.reduceat(inside.astype(np.uint64), first)
 
 
 def _letters(codes: Codes) -> npt.NDArray[np.bool_]:
@@ -157,11 +159,11 @@ def _alone(codes: Codes) -> npt.NDArray[np.bool_]:
 
 def _projected(hashes: Hashes, weights: Floats, dimensions: int) -> Floats:
     """Each feature moves eight coordinates: where and which way says one 16-bit part of its mixed hash each."""
-    bits = np.stack([_mixed(hashes), _mixed(hashes + np.uint64(1))], axis=1).view(np.uint16)
+    bits = np.stack([mix_each(hashes), mix_each(hashes + np.uint64(1))], axis=1).view(np.uint16)
     bins = np.bincount(_places(dimensions)[bits.ravel()], np.repeat(weights, 8), 2 * dimensions)
     vector = bins[:dimensions] - bins[dimensions:]
     # Everything moves a little, as in a model's vectors, and no vector is nothing.
-    background = _mixed(hashes[:1] + np.arange(dimensions, dtype=np.uint64) * np.uint64(_BASE)) >> np.uint64(11)
+    background = mix_each(hashes[:1] + np.arange(dimensions, dtype=np.uint64) * np.uint64(_BASE)) >> np.uint64(11)
     return vector + (background / 2.0**53 - 0.5) * (0.1 * np.sqrt(weights @ weights / dimensions))
 
 
@@ -171,14 +173,6 @@ def _places(dimensions: int) -> npt.NDArray[np.int64]:
     bits = np.arange(65536)
     share = (bits >> 1) / 32768.0
     return (share * share * dimensions).astype(np.int64) + (bits & 1) * dimensions
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """splitmix64 (public domain, Sebastiano Vigna 2015) of each."""
-    values = values + np.uint64(0x9E37_79B9_7F4A_7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return values ^ (values >> np.uint64(31))
 
 
 def _powers(base: int, count: int) -> Hashes:
