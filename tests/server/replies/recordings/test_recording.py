@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from llmirage_server.replies.recordings.recording import Chunk, Recording, RecordingError, write_json
 from llmirage_server.replies.recordings.store import Matcher, RecordingLibrary, RecordingWriter, read_folder
-from llmirage_shared.wire.output import EventSplitter
 
 TEXTS = st.text(st.characters(codec="utf-8"))
 JSON = st.recursive(
@@ -55,17 +54,6 @@ def test_a_file_reads_well() -> None:
     assert '  - at_ms: 0.0\n    sse: |\n      event: done\n      data: {"a": "b"}\n' in text
     vector = Recording("POST", "/v1/embeddings", {}, 200, {}, [Chunk(0.0, b'{"embedding":[0.1,-2e-05,3.0],"model":"m"}')])
     assert "  json:\n    embedding: [0.1, -2.0e-05, 3.0]\n    model: m\n" in vector.text()
-
-
-@given(st.lists(st.sampled_from([b"data: x\n\n", b"data: y\r\n\r\n", b"event: z\rdata: 1\r\r"])), st.data())
-def test_events_are_split_where_they_end_however_they_come(events: list[bytes], data: st.DataObject) -> None:
-    stream = b"".join(events) + b"data: unfinished"
-    splitter, found, start = EventSplitter(), [], 0
-    while start < len(stream):
-        end = start + data.draw(st.integers(1, 12))
-        found += splitter.feed(stream[start:end])
-        start = end
-    assert (found, splitter.rest) == (events, b"data: unfinished")
 
 
 HEAD = "format: llmirage-recording/1\n"
