@@ -8,7 +8,6 @@ On which line of a document a value stands is only asked for once something is w
 from __future__ import annotations
 
 import codecs
-import csv
 import gzip
 import io
 import json
@@ -16,14 +15,14 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from json import JSONDecoder
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
-from llmirage_client.workload.checking import FIELD_REQUIRED, Checker
+from llmirage_client.workload.checking import Checker
 from llmirage_client.workload.session import Problem, RowNumber, WorkloadError
 from llmirage_shared.plural import plural
 
@@ -43,7 +42,6 @@ _CHUNK_BYTES = 1 << 20
 _MAGIC_BYTES = 16
 ENDINGS = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
 _ONE_A_LINE = " (the first line begins a value over several lines; `jq -c .` writes each value on one)"
-_DELIMITERS = ",;\t|"
 
 
 @contextmanager
@@ -91,11 +89,6 @@ def first_line(path: str) -> bytes:
         return read_head(path).lstrip().partition(b"\n")[0]
     except WorkloadError:
         return b""
-
-
-def header_line(path: str) -> str:
-    """Return the first line as text, of a bad file an empty one."""
-    return first_line(path).decode("utf-8", "replace").strip()
 
 
 def read_bytes(path: str) -> bytes:
@@ -484,70 +477,3 @@ def placed(problems: Sequence[Problem], data: bytes, depth: int | None = None) -
         else problem
         for problem in problems
     ]
-
-
-def cells_of(line: str) -> list[str]:
-    """Return the cells of a line of CSV; where it is none, all of it as one."""
-    try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter_of(line)), [])]
-    except csv.Error:
-        return [line]
-
-
-def delimiter_of(header: str) -> str:
-    """Return what stands between the cells of a table with that first line."""
-    return max(_DELIMITERS, key=header.count)
-
-
-def header_of(line: str) -> frozenset[str]:
-    """Return the names of columns in a first line."""
-    return frozenset(cells_of(line))
-
-
-def read_table(path: str, columns: Sequence[str], problems: list[Problem]) -> Iterator[tuple[Mapping[str, str], Checker]]:
-    """Yield the cells of every row that is not blank, with its checker.
-
-    A row without a cell in one of `columns` is a problem, and not yielded. What the checker finds goes to the problems.
-    Raises WorkloadError for a header without these columns.
-    """
-    rows = _rows(path, problems)
-    line, header = next(rows, (1, []))
-    names = [cell.strip() for cell in header]
-    if missing := [f"'{column}'" for column in columns if column not in names]:
-        seen = ", ".join(repr(name[:40]) for name in names[:8])
-        raise fault(path, f"the header has no column {', '.join(missing)} (it has {seen})", line)
-    for line, cells in rows:
-        check = Checker(line)
-        row = dict(zip(names, (cell.strip() for cell in cells), strict=False))
-        if any(cells[len(names) :]):
-            check.fail(None, f"has {len(cells)} cells, and the header {plural(len(names), 'column')}")
-        for column in columns:
-            if not row.get(column):
-                check.fail(column, FIELD_REQUIRED)
-        if not check.problems:
-            yield row, check
-        problems += check.problems
-
-
-def _rows(path: str, problems: list[Problem]) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) of every row that is not blank, the header first."""
-    first = read_head(path).lstrip().partition(b"\n")[0].decode("utf-8", "replace")
-    reader = csv.reader(_text(path), delimiter=delimiter_of(first))
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            problems.append(Problem(f"invalid CSV: {error}", reader.line_num))
-            continue
-        if row is None:
-            return
-        if any(cell.strip() for cell in row):
-            yield reader.line_num, row
-
-
-def _text(path: str) -> Iterator[str]:
-    for number, line in enumerate(read_lines(path), start=1):
-        try:
-            yield line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise fault(path, f"not UTF-8 text: byte 0x{line[error.start]:02x}", number) from None

@@ -9,8 +9,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from llmirage_client.workload.checking import Checker
-from llmirage_client.workload.files import read_rows, read_rows_below, read_table
+from llmirage_client.workload.files import read_rows, read_rows_below
 from llmirage_client.workload.session import Problem, WorkloadError
+from llmirage_client.workload.tables import read_table
 from llmirage_shared.plural import plural
 
 _CLOSE = 0.75

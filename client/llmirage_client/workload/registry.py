@@ -20,7 +20,6 @@ from llmirage_client.workload.checking import kind_of
 from llmirage_client.workload.files import (
     ARRAY_OF_OBJECTS,
     JsonFault,
-    delimiter_of,
     fault,
     other_files_note,
     parse,
@@ -29,6 +28,7 @@ from llmirage_client.workload.files import (
 )
 from llmirage_client.workload.format import DATASET_OFFSET, Format, first_keys, folder_marks, never, read_options, skip
 from llmirage_client.workload.session import Workload
+from llmirage_client.workload.tables import delimiter_of
 from llmirage_shared.extensions import find_extension, installed, is_extension
 
 BUNDLED_PREFIX = "bundled:"

@@ -30,7 +30,7 @@ import numpy as np
 import yaml
 
 from llmirage_client.workload.checking import Checker
-from llmirage_client.workload.files import fault, header_line, header_of
+from llmirage_client.workload.files import fault
 from llmirage_client.workload.format import Format, Option, never
 from llmirage_client.workload.hash_blocks import (
     GrowingPrompts,
@@ -42,6 +42,7 @@ from llmirage_client.workload.hash_blocks import (
 from llmirage_client.workload.loading import Loading
 from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import Session, SyntheticUser, Tenant, Turn, Workload
+from llmirage_client.workload.tables import header_line, header_of
 from llmirage_shared.yaml_lines import read_plain
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
