@@ -1,9 +1,9 @@
 """docs/what-if.md says what its commands print: the cheapest of them is run, and every bold figure is in some output."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+import what_if_docs
 
 from llmirage_client.sweep.file import read_study, study_path
 from llmirage_client.sweep.point import problems_of
@@ -11,12 +11,6 @@ from llmirage_shared.settings import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "what-if.md").read_text(encoding="utf-8")
-
-_spec = importlib.util.spec_from_file_location("what_if_docs", ROOT / "tools" / "what_if_docs.py")
-assert _spec is not None
-assert _spec.loader is not None
-what_if_docs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(what_if_docs)
 
 
 def test_the_study_of_pools_prints_what_the_page_shows() -> None:

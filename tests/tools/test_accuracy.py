@@ -7,6 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accuracy import closed_loop
+from accuracy.__main__ import main
+from accuracy.closed_loop import Prediction, predict
+from accuracy.constants import constants_table
+from accuracy.document import write_document
+from accuracy.errors import Spread, grouped
+from accuracy.kernels import kernel_errors
+from accuracy.replay import Recorded, load_recorded, measured, replay, tokens_of
+from accuracy.runs import MeasuredRun, RunsError, load_runs
 from step_models import ConstantStep
 
 from llmirage_server.cluster.cluster import Cluster
@@ -15,18 +24,6 @@ from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.routers import make_router
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
-
-from accuracy import closed_loop  # noqa: E402
-from accuracy.__main__ import main  # noqa: E402
-from accuracy.closed_loop import Prediction, predict  # noqa: E402
-from accuracy.constants import constants_table  # noqa: E402
-from accuracy.document import write_document  # noqa: E402
-from accuracy.errors import Spread, grouped  # noqa: E402
-from accuracy.kernels import kernel_errors  # noqa: E402
-from accuracy.replay import Recorded, load_recorded, measured, replay, tokens_of  # noqa: E402
-from accuracy.runs import MeasuredRun, RunsError, load_runs  # noqa: E402
-
 DATA = ROOT / "tests" / "data" / "silicon"
 
 

@@ -1,18 +1,13 @@
 """Conversations with prefix caches and maximum throughput: what is read, and how it is played."""
 
 import math
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools")]
-
-from accuracy import engine  # noqa: E402
-from accuracy.agents import (  # noqa: E402
+from accuracy import engine
+from accuracy.agents import (
     QWEN,
     AgentRun,
     play,
@@ -21,11 +16,12 @@ from accuracy.agents import (  # noqa: E402
     save_agents,
     tau_conversations,
 )
-from accuracy.csv_files import read_as  # noqa: E402
-from accuracy.max_throughput import PublishedThroughput, bench_limits, reach  # noqa: E402
+from accuracy.csv_files import read_as
+from accuracy.max_throughput import PublishedThroughput, bench_limits, reach
 
-from llmirage_server.perf.deployment import Deployment  # noqa: E402
+from llmirage_server.perf.deployment import Deployment
 
+ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data" / "silicon"
 TAU = AgentRun("tau", "retail", 8, 60, 0.9, 100, 100, 10, "a model", 4000, 150, 0.8, 0.9)
 

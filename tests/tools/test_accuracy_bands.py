@@ -8,21 +8,18 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from accuracy import __main__ as program
+from accuracy.bands import Point, bands, covered, engine_levels, levels_of, points_of, scale_at, scales_of, write_bands
+from accuracy.check import lost, sample
+from accuracy.closed_loop import Prediction
+from accuracy.coverage import width_table
+from accuracy.document import FIGURES, SCRIPTED, _scripted, _whole_runs
+from accuracy.runs import MeasuredRun, load_runs
+from accuracy.saved import load_predictions, save_predictions, shipped
 
 from llmirage_server.perf.bands import QUANTITIES, Quantity, strata
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
-
-from accuracy import __main__ as program  # noqa: E402
-from accuracy.bands import Point, bands, covered, engine_levels, levels_of, points_of, scale_at, scales_of, write_bands  # noqa: E402
-from accuracy.check import lost, sample  # noqa: E402
-from accuracy.closed_loop import Prediction  # noqa: E402
-from accuracy.coverage import width_table  # noqa: E402
-from accuracy.document import FIGURES, SCRIPTED, _scripted, _whole_runs  # noqa: E402
-from accuracy.runs import MeasuredRun, load_runs  # noqa: E402
-from accuracy.saved import load_predictions, save_predictions, shipped  # noqa: E402
-
 DATA = ROOT / "tests" / "data" / "silicon"
 
 

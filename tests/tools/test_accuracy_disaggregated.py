@@ -1,19 +1,15 @@
 """Measured runs with separate prefill and decode instances: what is read of their records, and how they are played."""
 
 import csv
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from accuracy.closed_loop import predict
+from accuracy.disaggregated import cluster_of, read_disaggregated, workers_of
+from accuracy.runs import MeasuredRun, load_runs
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools")]
-
-from accuracy.closed_loop import predict  # noqa: E402
-from accuracy.disaggregated import cluster_of, read_disaggregated, workers_of  # noqa: E402
-from accuracy.runs import MeasuredRun, load_runs  # noqa: E402
-
 ROW: dict[str, object] = {
     "row": 1,
     "date": "2026-03-01",

@@ -1,16 +1,11 @@
 """InferenceMAX's records as measured runs: which version of an engine made a record that does not say so."""
 
 import csv
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools")]
-
-from accuracy.inferencex import read_inferencex, with_records  # noqa: E402
-from accuracy.runs import MeasuredRun  # noqa: E402
+from accuracy.inferencex import read_inferencex, with_records
+from accuracy.runs import MeasuredRun
 
 ROW = {
     "row": "1", "framework": "sglang", "precision": "fp8", "hardware": "mi300x", "topology": "tp8ep1", "disagg": "no",

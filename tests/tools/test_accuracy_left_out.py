@@ -1,24 +1,20 @@
 """The host side fitted without a group: what decides about it, and that nothing of the group itself does."""
 
-import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from accuracy import left_out
+from accuracy.closed_loop import Prediction
+from accuracy.left_out import FIELDS, SAMPLE, START, Sampled, fields_of, fitted, group_of, groups_of, name_of, sample_of
+from accuracy.runs import MeasuredRun, load_runs
+
+from llmirage_server.perf.catalogue.lookup import find_gpu
+from llmirage_server.perf.engines.lookup import find_engine
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
-
-from accuracy import left_out  # noqa: E402
-from accuracy.closed_loop import Prediction  # noqa: E402
-from accuracy.left_out import FIELDS, SAMPLE, START, Sampled, fields_of, fitted, group_of, groups_of, name_of, sample_of  # noqa: E402
-from accuracy.runs import MeasuredRun, load_runs  # noqa: E402
-
-from llmirage_server.perf.catalogue.lookup import find_gpu  # noqa: E402
-from llmirage_server.perf.engines.lookup import find_engine  # noqa: E402
-
 RUNS = load_runs(ROOT / "tests" / "data" / "silicon" / "runs.csv.gz")
 
 

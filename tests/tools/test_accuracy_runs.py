@@ -1,20 +1,15 @@
 """Files of measured runs: what is read, what is refused, and how the labels of the table of real runs are put right."""
 
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
-
-from accuracy.closed_loop import Prediction, predict  # noqa: E402
-from accuracy.errors import Spread  # noqa: E402
-from accuracy.reduce import longest_prefix  # noqa: E402
-from accuracy.runs import MeasuredRun, RunsError, load_runs, save_runs  # noqa: E402
-from accuracy.truth import find_outliers, find_suspects, put_right, read_truth  # noqa: E402
+from accuracy.closed_loop import Prediction, predict
+from accuracy.errors import Spread
+from accuracy.reduce import longest_prefix
+from accuracy.runs import MeasuredRun, RunsError, load_runs, save_runs
+from accuracy.truth import find_outliers, find_suspects, put_right, read_truth
 
 GOOD = "engine,model,gpu,isl,osl,concurrency,ttft_ms,tpot_ms\nvllm,m,h100,1024,128,8,50,10\n"
 TRUTH_COLUMNS = (

@@ -1,19 +1,15 @@
 """Measured runs with speculative decoding: what is read of their records, and how they are played."""
 
 import csv
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from accuracy.closed_loop import predict
+from accuracy.runs import MeasuredRun, load_runs
+from accuracy.speculative import read_speculative
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools")]
-
-from accuracy.closed_loop import predict  # noqa: E402
-from accuracy.runs import MeasuredRun, load_runs  # noqa: E402
-from accuracy.speculative import read_speculative  # noqa: E402
-
 GPT_OSS = {
     "run": "ns3_c4",
     "model": "openai/gpt-oss-120b",

@@ -1,17 +1,10 @@
 """What `make docs-site` refuses besides what zensical finds: tools/check_site.py on small sites."""
 
-import importlib.util
 import json
 from pathlib import Path
 
+import check_site
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-_spec = importlib.util.spec_from_file_location("check_site", ROOT / "tools/check_site.py")
-assert _spec is not None
-assert _spec.loader is not None
-check_site = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(check_site)
 
 
 def problems(folder: Path, page: str) -> list[str]:

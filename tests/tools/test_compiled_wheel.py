@@ -1,25 +1,13 @@
 """A wheel into which compiled modules are put is one that pip installs, for the interpreter that compiled them."""
 
-import importlib.util
 import subprocess
 import sys
 import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from types import ModuleType
 
+import compiled_wheel as tool
 import pytest
-from pages import ROOT
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("compiled_wheel", ROOT / "tools/compiled_wheel.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -34,7 +22,7 @@ def pure(tmp_path: Path) -> Path:
     return wheel
 
 
-def test_pip_installs_it_with_the_modules_and_their_manifest(tool: ModuleType, pure: Path, tmp_path: Path) -> None:
+def test_pip_installs_it_with_the_modules_and_their_manifest(pure: Path, tmp_path: Path) -> None:
     tag = tool.platform_tag()
     library = f"llmirage_shared/hot{EXTENSION_SUFFIXES[0]}"
     wheel = tool.with_libraries(pure, {library: b"machine code"}, tag)
@@ -61,12 +49,12 @@ def test_pip_installs_it_with_the_modules_and_their_manifest(tool: ModuleType, p
     assert not {"Root-Is-Purelib: true", "Tag: py3-none-any"} & set(about)
 
 
-def test_the_same_modules_make_the_same_wheel(tool: ModuleType, pure: Path) -> None:
+def test_the_same_modules_make_the_same_wheel(pure: Path) -> None:
     first = tool.with_libraries(pure, {"llmirage_shared/hot.so": b"x"}, "cp312-cp312-linux_x86_64").read_bytes()
     assert tool.with_libraries(pure, {"llmirage_shared/hot.so": b"x"}, "cp312-cp312-linux_x86_64").read_bytes() == first
 
 
-def test_what_is_recorded_of_its_files_is_so(tool: ModuleType, pure: Path) -> None:
+def test_what_is_recorded_of_its_files_is_so(pure: Path) -> None:
     wheel = zipfile.ZipFile(tool.with_libraries(pure, {"llmirage_shared/hot.so": b"x" * 100}, "cp312-cp312-linux_x86_64"))
     record = [line.split(",") for line in wheel.read("llmirage-1.2.dist-info/RECORD").decode().splitlines()]
     assert [line[0] for line in record] == wheel.namelist()

@@ -1,17 +1,11 @@
 """llms.txt: every page of the navigation, once, with what it is about."""
 
-import importlib.util
 import re
 import tomllib
 
+import llms_txt
 import pytest
 from pages import DOCS, ROOT
-
-_spec = importlib.util.spec_from_file_location("llms_txt", ROOT / "tools/llms_txt.py")
-assert _spec is not None
-assert _spec.loader is not None
-llms_txt = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(llms_txt)
 
 
 @pytest.mark.parametrize(

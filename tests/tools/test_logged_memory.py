@@ -1,16 +1,10 @@
 """KV pools that vLLM logged, beside ours."""
 
-import sys
-from pathlib import Path
-
 import pytest
+from accuracy.logged_memory import LOGGED, LoggedPool
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tools")]
-
-from accuracy.logged_memory import LOGGED, LoggedPool  # noqa: E402
-
-from llmirage_server.perf.catalogue.gpus import GIB  # noqa: E402
-from llmirage_server.perf.deployment import Deployment  # noqa: E402
+from llmirage_server.perf.catalogue.gpus import GIB
+from llmirage_server.perf.deployment import Deployment
 
 
 @pytest.mark.parametrize("logged", LOGGED, ids=lambda logged: logged.name)

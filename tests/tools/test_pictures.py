@@ -1,6 +1,5 @@
 """The pictures of README.md and docs/: small, used, and without anything from other hosts; how a terminal becomes one."""
 
-import importlib.util
 import re
 import sys
 from xml.etree import ElementTree
@@ -25,11 +24,8 @@ def test_the_picture_of_the_demo_fetches_nothing() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 def test_a_terminal_becomes_svg_in_the_readers_fonts() -> None:
-    spec = importlib.util.spec_from_file_location("pictures", ROOT / "tools/pictures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    pictures = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(pictures)
+    import pictures  # which needs pseudo-terminals
+
     svg = pictures.terminal_picture("\x1b[1m$ llmirage serve\x1b[0m\nTTFT <41.7 ms>", "llmirage demo")
     said = "".join(ElementTree.fromstring(svg).itertext()).replace("\xa0", " ")
     assert "$ llmirage serve" in said
