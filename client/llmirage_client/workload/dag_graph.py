@@ -37,57 +37,53 @@ def references(session: Session) -> Iterator[Reference]:
                 yield Reference(session.id, f"turn {index}", child, branch.kind == "fork")
 
 
+def _mentions(sessions: Sessions) -> Iterator[Reference]:
+    return (reference for session in sessions.values() for reference in references(session))
+
+
 def roots(sessions: Sessions) -> tuple[str, ...]:
     """Return ids of the sessions that no other one mentions, in file order."""
-    mentioned = {reference.child for session in sessions.values() for reference in references(session)}
+    mentioned = {reference.child for reference in _mentions(sessions)}
     return tuple(sid for sid in sessions if sid not in mentioned)
 
 
 def check_graph(sessions: Sessions, declared: Collection[str]) -> list[Problem]:
     """Return every structural problem. declared: all session ids of the file, those on faulty lines too."""
-    fork_parent = _fork_parents(sessions)
+    mentions = list(_mentions(sessions))
+    fork_parent: dict[str, Reference] = {}
+    for reference in mentions:
+        if reference.fork:
+            fork_parent.setdefault(reference.child, reference)
     return [
-        *_unresolved(sessions, declared),
-        *_two_fork_parents(sessions),
+        *_unresolved(sessions, mentions, declared),
+        *_two_fork_parents(sessions, mentions, fork_parent),
         *_fork_before_the_end(sessions),
-        *_pre_session(sessions, fork_parent),
+        *_pre_session(sessions, mentions, fork_parent),
         *_system_messages(sessions, fork_parent),
         *_isolated_forks(sessions, fork_parent),
-        *_timed_children(sessions),
+        *_timed_children(sessions, mentions),
         *_cycles(sessions),
     ]
 
 
-def _fork_parents(sessions: Sessions) -> dict[str, Reference]:
-    first: dict[str, Reference] = {}
-    for session in sessions.values():
-        for reference in references(session):
-            if reference.fork:
-                first.setdefault(reference.child, reference)
-    return first
-
-
-def _unresolved(sessions: Sessions, declared: Collection[str]) -> Iterator[Problem]:
+def _unresolved(sessions: Sessions, mentions: Sequence[Reference], declared: Collection[str]) -> Iterator[Problem]:
     known = sorted(declared)
     listed = f"{known[:10]}" if len(known) <= 10 else f"{known[:10]} and {len(known) - 10} more"
-    for session in sessions.values():
-        for reference in references(session):
-            if reference.child not in declared:
-                message = f"branch target '{reference.child}' not declared. Known sessions: {listed}"
-                yield Problem(f"session '{session.id}' {reference.place}: {message}", session.line)
+    for reference in mentions:
+        if reference.child not in declared:
+            message = f"branch target '{reference.child}' not declared. Known sessions: {listed}"
+            yield Problem(f"session '{reference.parent}' {reference.place}: {message}", sessions[reference.parent].line)
 
 
-def _two_fork_parents(sessions: Sessions) -> Iterator[Problem]:
-    first: dict[str, Reference] = {}
-    for session in sessions.values():
-        for reference in references(session):
-            if not reference.fork:
-                continue
-            known = first.setdefault(reference.child, reference)
-            if (known.parent, known.place) != (reference.parent, reference.place):
-                both = f"'{known.parent}' {known.place} and '{reference.parent}' {reference.place}"
-                rule = "FORK-mode children require a single parent"
-                yield Problem(f"session '{reference.child}' forked by both {both}; {rule}", session.line)
+def _two_fork_parents(
+    sessions: Sessions, mentions: Sequence[Reference], fork_parent: Mapping[str, Reference]
+) -> Iterator[Problem]:
+    for reference in mentions:
+        known = fork_parent[reference.child] if reference.fork else reference
+        if (known.parent, known.place) != (reference.parent, reference.place):
+            both = f"'{known.parent}' {known.place} and '{reference.parent}' {reference.place}"
+            rule = "FORK-mode children require a single parent"
+            yield Problem(f"session '{reference.child}' forked by both {both}; {rule}", sessions[reference.parent].line)
 
 
 def _fork_before_the_end(sessions: Sessions) -> Iterator[Problem]:
@@ -102,11 +98,12 @@ def _fork_before_the_end(sessions: Sessions) -> Iterator[Problem]:
                 )
 
 
-def _pre_session(sessions: Sessions, fork_parent: Mapping[str, Reference]) -> Iterator[Problem]:
+def _pre_session(
+    sessions: Sessions, mentions: Sequence[Reference], fork_parent: Mapping[str, Reference]
+) -> Iterator[Problem]:
     parent_of: dict[str, str] = {}
-    for session in sessions.values():
-        for reference in references(session):
-            parent_of.setdefault(reference.child, session.id)
+    for reference in mentions:
+        parent_of.setdefault(reference.child, reference.parent)
     for session in sessions.values():
         for child in session.pre_session_spawns:
             if child in fork_parent:
@@ -153,8 +150,8 @@ def _isolated_forks(sessions: Sessions, fork_parent: Mapping[str, Reference]) ->
             )
 
 
-def _timed_children(sessions: Sessions) -> Iterator[Problem]:
-    parent_of = {reference.child: session.id for session in sessions.values() for reference in references(session)}
+def _timed_children(sessions: Sessions, mentions: Sequence[Reference]) -> Iterator[Problem]:
+    parent_of = {reference.child: reference.parent for reference in mentions}
     for session in sessions.values():
         if session.arrival_s is not None and session.id in parent_of:
             message = f"has a 'timestamp', but starts when '{parent_of[session.id]}' starts it; only roots have one"

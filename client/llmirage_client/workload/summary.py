@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,14 +85,11 @@ def _below(workload: Workload) -> tuple[dict[str, int], dict[str, int]]:
     return requests, depth
 
 
-def _dispatches(session: Session) -> dict[str, int]:
+def _dispatches(session: Session) -> Counter[str]:
     """Return how often a session starts each of its children."""
-    times: dict[str, int] = {}
     named = [*session.pre_session_spawns, *(c for t in session.turns for b in t.branches for c in b.children)]
     named += [child for round_ in session.rounds for child in round_.children]
-    for child in named:
-        times[child] = times.get(child, 0) + 1
-    return times
+    return Counter(named)
 
 
 def _children_first(workload: Workload) -> list[str]:
