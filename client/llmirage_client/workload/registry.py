@@ -27,8 +27,8 @@ from llmirage_client.workload.files import (
     read_magic,
 )
 from llmirage_client.workload.format import DATASET_OFFSET, Format, first_keys, folder_marks, never, read_options, skip
+from llmirage_client.workload.loading import delimiter_of
 from llmirage_client.workload.session import Workload
-from llmirage_client.workload.tables import delimiter_of
 from llmirage_shared.extensions import find_extension, installed, is_extension
 
 BUNDLED_PREFIX = "bundled:"

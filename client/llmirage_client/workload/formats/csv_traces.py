@@ -39,10 +39,9 @@ from llmirage_client.workload.hash_blocks import (
     recorded_turn,
     unknown_prompt,
 )
-from llmirage_client.workload.loading import Loading
+from llmirage_client.workload.loading import Loading, header_line, header_of
 from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import Session, SyntheticUser, Tenant, Turn, Workload
-from llmirage_client.workload.tables import header_line, header_of
 from llmirage_shared.yaml_lines import read_plain
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")

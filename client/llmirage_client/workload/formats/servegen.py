@@ -20,9 +20,9 @@ from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.files import JsonFault, fault, parse, placed, read_bytes, read_lines
 from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import key_of, recorded_turn, unknown_prompt
+from llmirage_client.workload.loading import cells_of
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Tenant, Workload, WorkloadError
-from llmirage_client.workload.tables import cells_of
 
 _TRACE, _DATASET = "trace.csv", "dataset.json"
 _WINDOW_S = 600.0

@@ -14,10 +14,9 @@ from typing import Any
 from llmirage_client.workload.checking import Checker
 from llmirage_client.workload.format import Format, Option, any_of
 from llmirage_client.workload.hash_blocks import GrowingPrompts, recorded_turn
-from llmirage_client.workload.loading import Loading
+from llmirage_client.workload.loading import Loading, header_line, header_of
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Session, Turn, Workload
-from llmirage_client.workload.tables import header_line, header_of
 from llmirage_shared.plural import plural
 
 BLOCK_TOKENS = 64
