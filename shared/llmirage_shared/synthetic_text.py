@@ -133,14 +133,6 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def mix_each(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return `mix` of each number."""
-    x = numbers + np.uint64(0x9E37_79B9_7F4A_7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return x ^ (x >> np.uint64(31))
-
-
 @dataclass(slots=True, frozen=True)
 class Sentence:
     """A sentence as ids and pieces."""

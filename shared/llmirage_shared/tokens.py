@@ -25,7 +25,6 @@ _LIKELY_CHARACTERS = 4  # of a token: a text of fewer may fit
 _PIECE_CHARACTERS = 1 << 16
 _MANY_TOKENS = 2000  # whose text takes half a millisecond
 _TORN_TOKENS = 8  # more tokens than a cut can add
-_SPREAD = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2^64 over the golden ratio
 _NEVER = re.compile(r"(?!)")  # matches nothing: a vocabulary without special tokens
 
 
@@ -229,15 +228,12 @@ def _as_list(ids: TokenIds | Sequence[int]) -> list[int]:
 def prefix_hashes(ids: TokenIds) -> PrefixHashes:
     """Return the hash of the text up to each token, shape (tokens,), 63 bits: equal where all tokens so far are."""
     numbers = ids.astype(np.uint64) + (np.arange(len(ids), dtype=np.uint64) << np.uint64(32))
-    return (_mixed(np.cumsum(_mixed(numbers), dtype=np.uint64)) >> np.uint64(1)).view(np.int64)
+    return (mix_each(np.cumsum(mix_each(numbers), dtype=np.uint64)) >> np.uint64(1)).view(np.int64)
 
 
-def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return numbers that have nothing to do with their neighbours (the finisher of SplitMix64)."""
-    x = numbers * _SPREAD
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58_476D_1CE4_E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D0_49BB_1331_11EB)
-    x ^= x >> np.uint64(31)
-    return x
+def mix_each(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return 64 well-mixed bits of each number, as `synthetic_text.mix` does."""
+    x = numbers + np.uint64(0x9E37_79B9_7F4A_7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    return x ^ (x >> np.uint64(31))

@@ -11,8 +11,8 @@ import numpy as np
 
 from llmirage_server.replies.reply import FinishReason, Part, PartKind, Reply, ReplyRequest, Tool
 from llmirage_shared.prompt_encoder import END_OF_THINK, END_OF_TOOL_CALL, TOOL_ARGUMENTS, TOOL_CALL
-from llmirage_shared.synthetic_text import mix, mix_each
-from llmirage_shared.tokens import TokenIds, Tokenizer
+from llmirage_shared.synthetic_text import mix
+from llmirage_shared.tokens import TokenIds, Tokenizer, mix_each
 
 
 @dataclass(slots=True, frozen=True)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_shared.synthetic_text import mix_each
+from llmirage_shared.tokens import mix_each
 
 Floats = npt.NDArray[np.float64]
 Hashes = npt.NDArray[np.uint64]
