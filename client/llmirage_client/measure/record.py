@@ -233,7 +233,7 @@ class BranchStats:
     parents_resumed: int = 0
     parents_failed_due_to_child_error: int = 0
     joins_suppressed: int = 0
-    children_delayed: int = 0  # none ever is: children start at once
+    children_delayed: int = 0  # children whose first turn has a delay
     graphs_admitted: int = 0  # orchestrators that began
     graphs_completed_to_end: int = 0  # and that waited for the children of their last round
 

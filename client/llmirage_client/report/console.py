@@ -63,7 +63,7 @@ _BRANCH_WORDS = {
     "parents_resumed": "parents that continued after their children",
     "parents_failed_due_to_child_error": "parents stopped because a child failed",
     "joins_suppressed": "joins that ended without the parent continuing",
-    "children_delayed": "children whose start was delayed",
+    "children_delayed": "children whose first turn has a delay",
     "graphs_admitted": "orchestrators that started",
     "graphs_completed_to_end": "orchestrators that completed their last round",
 }
