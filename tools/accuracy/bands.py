@@ -177,7 +177,7 @@ def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
 
 
 def covered(points: Sequence[Point], quantity: Quantity, by: str = "family") -> list[list[bool]]:
-    """Whether each point lies within the bands of SHARES that the runs of all other groups give."""
+    """Return, for each point, if it lies within the bands of SHARES that the runs of all other groups give."""
     found: dict[str, tuple[Scales, Levels]] = {}
     seen = seen_levels(points, quantity) if by == "deployment" else []  # one deployment hardly matters
     for name in {getattr(point, by) for point in points}:

@@ -87,7 +87,7 @@ def newest(rows: Iterable[Row]) -> Iterable[Row]:
 
 
 def since(first_days: Iterable[tuple[str, T]], row: Row) -> T:
-    """Of entries with the first day of each, the newest first, return what counted on the day of the record."""
+    """Return what counted on the day of the record, of entries with the first day of each, the newest first."""
     return next(value for day, value in first_days if row["date"] >= day)
 
 

@@ -1,4 +1,4 @@
-"""What the loader of a file reads and gathers: rows, cells of tables, problems, rows that it leaves out, unknown keys."""
+"""Loading a file: its rows, cells of tables, problems, rows that it leaves out, unknown keys."""
 
 from __future__ import annotations
 
