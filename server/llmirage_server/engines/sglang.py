@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,32 +53,35 @@ class SglangHandler(ServiceHandler):
         constraints = await exchange.planned(
             lambda: _constraints(params), "sampling_params.json_schema", service.text.plan_in_thread
         )
-        generation = await service.generate(prompts, sampling, served, exchange, param, constraints)
-        if request.return_logprob:
-            first = request.logprob_start_len
-            of_prompts = sum(len(prompt.ids) for prompt in prompts) * sampling.n if first is not None and first >= 0 else 0
-            tokens = of_prompts + sum(len(choice.reply.ids) for choice in generation.choices)
-            exchange.expect_logprobs(tokens * (1 + (request.top_logprobs_num or 0)), sampling.stream)
-        tokenizer = await service.tokenizer()
-        rids = _rids(request.rid, len(generation.choices))
-        silent, instead = params.max_new_tokens == 0, generation.usage_instead or {}
-        answers = [
-            _SglangAnswer(choice, rid, request, tokenizer, silent, started_s, instead)
-            for choice, rid in zip(generation.choices, rids, strict=True)
-        ]
-        one = not batched and sampling.n == 1
-        if sampling.stream:
-            return self._stream(generation, exchange, answers, one)
-        finishing = asyncio.ensure_future(finish(generation, exchange))
-        self._aborts |= dict.fromkeys(rids, finishing.cancel)
-        try:
-            await finishing
-        except asyncio.CancelledError:
-            if not finishing.cancelled():  # this handler was cancelled, not the generation
-                finishing.cancel()
-                raise
-        finally:
-            self._forget(rids)
+        rids = self._new_rids(request.rid, len(prompts) * sampling.n)
+        with ExitStack() as in_progress:
+            self._aborts |= dict.fromkeys(rids, lambda: None)
+            in_progress.callback(self._forget, rids)
+            generation = await service.generate(prompts, sampling, served, exchange, param, constraints)
+            if request.return_logprob:
+                first = request.logprob_start_len
+                of_prompts = sum(len(prompt.ids) for prompt in prompts) if first is not None and first >= 0 else 0
+                tokens = of_prompts * sampling.n + sum(len(choice.reply.ids) for choice in generation.choices)
+                exchange.expect_logprobs(tokens * (1 + (request.top_logprobs_num or 0)), sampling.stream)
+            tokenizer = await service.tokenizer()
+            silent, instead = params.max_new_tokens == 0, generation.usage_instead or {}
+            answers = [
+                _SglangAnswer(choice, rid, request, tokenizer, silent, started_s, instead)
+                for choice, rid in zip(generation.choices, rids, strict=True)
+            ]
+            one = not batched and sampling.n == 1
+            if sampling.stream:
+                stream = self._stream(generation, exchange, answers, one)
+                stream.left = in_progress.pop_all().close
+                return stream
+            finishing = asyncio.ensure_future(finish(generation, exchange))
+            self._aborts |= dict.fromkeys(rids, finishing.cancel)
+            try:
+                await finishing
+            except asyncio.CancelledError:
+                if not finishing.cancelled():  # this handler was cancelled, not the generation
+                    finishing.cancel()
+                    raise
         bodies = [answer.body() for answer in answers]
         return await exchange.large_json(bodies[0] if one else bodies)
 
@@ -119,8 +123,7 @@ class SglangHandler(ServiceHandler):
 
     def _stream(
         self, generation: Generation, exchange: HttpExchange, answers: list[_SglangAnswer], one: bool
-    ) -> TokenStream:
-        rids = [answer.rid for answer in answers]
+    ) -> _NotifyingStream:
         for index, answer in enumerate(answers):
             answer.index = None if one else index
 
@@ -130,10 +133,19 @@ class SglangHandler(ServiceHandler):
             return b"".join([event(answer.body()) for answer in answers]) + DONE
 
         stream = _NotifyingStream(generation, exchange, answers, lambda: DONE, failed).start()
-        stream.left = lambda: self._forget(rids)
         aborted = ApiError("The request was aborted.", code=_ABORTED)
-        self._aborts |= dict.fromkeys(rids, lambda: stream.abort(aborted))
+        self._aborts |= {answer.rid: lambda: stream.abort(aborted) for answer in answers}
         return stream
+
+    def _new_rids(self, given: str | list[str] | None, count: int) -> list[str]:
+        """Return a request id for each choice; raise ApiError unless all differ from each other and those in progress."""
+        rids = _rids(given, count)
+        known = set(self._aborts)
+        for rid in rids:
+            if rid in known:
+                raise errors.invalid_value("rid", f"must be unique, but {errors.shorten(rid)} is the id of another request.")
+            known.add(rid)
+        return rids
 
     def _forget(self, rids: Sequence[str]) -> None:
         for rid in rids:

@@ -122,6 +122,7 @@ def test_no_new_tokens_at_all(api: Any) -> None:
         ({"text": "a", "sampling_params": {"json_schema": "{"}}, "sampling_params.json_schema"),
         ({"text": "a", "sampling_params": {"json_schema": '{"type": "objec"}'}}, "sampling_params.json_schema"),
         ({"text": "a", "rid": ["a", "b"]}, "rid"),
+        ({"text": ["a", "b"], "rid": ["x", "x"]}, "rid"),
     ],
 )
 def test_refusals(api: Any, body: dict[str, Any], param: str) -> None:
@@ -207,6 +208,32 @@ def test_an_aborted_request_keeps_what_it_has(make_api: Callable[..., Any], runn
     assert told["meta_info"]["finish_reason"]["type"] == "abort"
     assert told["meta_info"]["completion_tokens"] == 1
     assert api.request("GET", "/load").json() == {"server_load": 0}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_rid_is_that_of_one_request_until_it_ends(
+    make_api: Callable[..., Any], runner: asyncio.Runner, stream: bool
+) -> None:
+    """So SGLang refuses it (sgl-project/sglang#19035)."""
+    api = make_api(itl_ms=100_000.0)
+
+    async def scenario() -> list[Any]:
+        transport = httpx.ASGITransport(api.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            body = {"text": "Hello", "rid": "r1", "stream": stream, "sampling_params": {"max_new_tokens": 5}}
+            waiting = asyncio.ensure_future(client.post("/generate", json=body))
+            while not any(entry["num_reqs"] for entry in (await client.get("/get_load")).json()):
+                await asyncio.sleep(0.01)
+            again = [await client.post("/generate", json=body | {"stream": other}) for other in (False, True)]
+            await client.post("/abort_request", json={"rid": "r1"})
+            first = await waiting
+            after = await client.post("/generate", json=body | {"sampling_params": {"max_new_tokens": 1}})
+            return [first, *again, after]
+
+    first, *again, after = runner.run(scenario())
+    assert (first.status_code, after.status_code) == (200, 200)
+    for refused in again:
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "rid")
 
 
 def test_a_text_far_beyond_the_context_is_not_tokenized_to_its_end(api: Any) -> None:
