@@ -26,7 +26,7 @@ from llmirage_server.http.absent import ABSENT
 
 _ID = re.compile(r"\b([a-z]+[_-])[0-9a-f]{20,}\b|\b[0-9a-f]{32}\b")
 _TIMES = re.compile(r'"(created|created_at|completed_at|e2e_latency)":[0-9.]+')
-_ANSWER = ("output", "usage", "status", "incomplete_details", "error", "content", "choices", "stop_reason")
+_ANSWER = ("output", "usage", "status", "incomplete_details", "error", "content", "choices", "stop_reason", "moderation")
 _BETAS = {"anthropic-beta": "context-management-2025-06-27,mcp-client-2025-04-04"}
 _HEAD = """# API coverage
 
