@@ -15,7 +15,7 @@ import numpy.typing as npt
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import FinishedChoice, ResponseHead
-from llmirage_shared.wire.refusals import ENGINE_FIELDS, check_chat_parts
+from llmirage_shared.wire.refusals import ENGINE_FIELDS, check_chat_parts, check_name
 from llmirage_shared.wire.sampling import Sampling
 
 # Fields of an assistant message that can stand for its content.
@@ -144,6 +144,12 @@ def _refuse(body: Mapping[str, Any]) -> None:
                     raise errors.missing(f"messages[{index}].tool_calls[{place}].{field}")
         if isinstance(content := message.get("content"), list):
             check_chat_parts(content, f"messages[{index}].content")
+    for index, tool in enumerate(body.get("tools") or ()):
+        check_name(tool[tool["type"]], f"tools[{index}].{tool['type']}")
+    for index, function in enumerate(body.get("functions") or ()):
+        check_name(function, f"functions[{index}]")
+    if json_schema := (body.get("response_format") or {}).get("json_schema"):
+        check_name(json_schema, "response_format.json_schema")
     if "audio" in (body.get("modalities") or ()):
         raise ApiError("This model does not support audio output.", param="modalities", code="invalid_value")
     if body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:

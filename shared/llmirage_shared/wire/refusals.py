@@ -29,6 +29,7 @@ _PARTS = (
 _GIVEN = ("input_text", "input_image", "input_file")
 _SAID = ("output_text", "refusal")
 _FEWEST_TOKENS = 16
+_NAME_CHARACTERS = 64  # FunctionObject and ResponseFormatJsonSchema of the OpenAPI document
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]*={0,2}\s*")
 _BASE64_PIECE = re.compile(r"[A-Za-z0-9+/\r\n]*")
@@ -49,6 +50,13 @@ def check_chat_parts(content: Sequence[Values], where: str) -> None:
             _check_image(part["image_url"]["url"], f"{name}.image_url.url", "Invalid image URL: ")
 
 
+def check_name(named: Values, where: str) -> None:
+    """Raise ApiError for a tool, or a form of the answer, with a name that is too long for OpenAI."""
+    name = named.get("name") or ""
+    if len(name) > _NAME_CHARACTERS:
+        raise errors.too_long(f"{where}.name", "a string", _NAME_CHARACTERS, len(name))
+
+
 def refuse_short_reply(body: Values) -> None:
     """Raise ApiError for a limit below the minimum of the Responses API, in a body not yet validated."""
     most = body.get("max_output_tokens")
@@ -65,6 +73,8 @@ def refuse_response(body: Values) -> None:
         required = _REQUIRED.get(tool["type"])
         if required is not None and tool.get(required) is None:
             raise errors.missing(f"tools[{index}].{required}")
+        check_name(tool, f"tools[{index}]")
+    check_name((body.get("text") or {}).get("format") or {}, "text.format")
 
 
 def refuse_items(body: Values, name: str) -> None:

@@ -38,6 +38,16 @@ def shown(url: str) -> dict[str, Any]:
     return said("user", {"type": "input_image", "image_url": url})
 
 
+def named(characters: int) -> dict[str, Any]:
+    return {"name": "n" * characters, "parameters": {"type": "object", "properties": {}}}
+
+
+def answer_form(characters: int) -> dict[str, Any]:
+    return {"name": "n" * characters, "schema": {"type": "object", "properties": {}}}
+
+
+LONG = "string too long. Expected a string with maximum length 64, but got a string with length 65 instead."
+
 CHAT_CASES: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"modalities": ["text", "audio"], "audio": {"voice": "a", "format": "wav"}}, "modalities", "invalid_value", "audio"),
     (
@@ -51,6 +61,25 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str | None, str]] = [
         "messages[1].tool_calls[0].id",
         "missing_required_parameter",
         "Missing required parameter: 'messages[1].tool_calls[0].id'.",
+    ),
+    (
+        {"tools": [{"type": "function", "function": named(64)}, {"type": "function", "function": named(65)}]},
+        "tools[1].function.name",
+        "string_above_max_length",
+        LONG,
+    ),
+    (
+        {"tools": [{"type": "custom", "custom": {"name": "n" * 65}}]},
+        "tools[0].custom.name",
+        "string_above_max_length",
+        LONG,
+    ),
+    ({"functions": [named(65)]}, "functions[0].name", "string_above_max_length", LONG),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": answer_form(65)}},
+        "response_format.json_schema.name",
+        "string_above_max_length",
+        LONG,
     ),
     (called({"id": "c"}), "messages[1].tool_calls[0].type", "missing_required_parameter", "tool_calls[0].type"),
     ({"max_completion_tokens": 2}, "max_tokens", "invalid_parameter_combination", "at the same time is not supported"),
@@ -94,6 +123,18 @@ RESPONSE_CASES: list[tuple[dict[str, Any], str, str | None, str]] = [
         "Invalid value: 'output_text'. Supported values are: 'input_text', 'input_image', and 'input_file'.",
     ),
     (returned({"type": "output_text", "text": "a"}), "input[1].output[0]", "invalid_value", "'output_text'"),
+    (
+        {"tools": [{"type": "function", **named(64)}, {"type": "function", **named(65)}]},
+        "tools[1].name",
+        "string_above_max_length",
+        LONG,
+    ),
+    (
+        {"text": {"format": {"type": "json_schema", **answer_form(65)}}},
+        "text.format.name",
+        "string_above_max_length",
+        LONG,
+    ),
     (
         {"tools": [{"type": "file_search"}]},
         "tools[0].vector_store_ids",
