@@ -75,3 +75,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Browser"]:
 
     with Browser(tmp_path_factory.mktemp("browser")) as browser:
         yield browser
+
+
+@pytest.fixture
+def own_metrics() -> Iterator[None]:
+    """Metrics that the test loads are gone after it."""
+    from llmirage_client.measure import catalogue
+
+    before = set(catalogue.PER_REQUEST)
+    yield
+    for tag in catalogue.PER_REQUEST.keys() - before:
+        del catalogue.PER_REQUEST[tag]

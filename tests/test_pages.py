@@ -72,6 +72,7 @@ def problem_of(machine: Machine, line: str) -> str | None:
     return None if right else f"exit status {status}\n{output}"
 
 
+@pytest.mark.usefixtures("own_metrics")
 @pytest.mark.parametrize("page", to_type(), ids=lambda page: page.stem)
 def test_what_a_page_shows_to_be_typed_works(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

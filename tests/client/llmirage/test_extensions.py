@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from pages import DOCS, blocks, give_files
 from sdks import openai
 
 import llmirage
-from llmirage_client.measure import catalogue
 from llmirage_server.service.text import TextLoader
 
 PAGE = DOCS / "extensions.md"
@@ -39,19 +37,15 @@ print(json.dumps({"texts": texts, "columns": list(result._columns()), "passed": 
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working directory with the page's files; metrics that a test loads are gone after it."""
-    before = dict(catalogue.PER_REQUEST)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_metrics: None) -> Path:
+    """A working directory with the page's files."""
     give_files(tmp_path, PAGE)
     (tmp_path / "my_routers.py").write_text(ROUTERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in ("my_llmirage", "my_routers"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    yield tmp_path
-    for tag in [*catalogue.PER_REQUEST]:
-        if tag not in before:
-            del catalogue.PER_REQUEST[tag]
+    return tmp_path
 
 
 @pytest.mark.usefixtures("folder")
