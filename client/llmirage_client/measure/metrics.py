@@ -320,11 +320,13 @@ def compute_columns(
     client: ClientCost | None = None,
     scheduled: bool = False,
     span_s: tuple[float, float] | None = None,
+    duration_s: float | None = None,
 ) -> Metrics:
     """Compute the metrics from columns.
 
     metrics: request_columns of these rows, if computed already. goodput: limits by metric tag. scheduled: whether requests
-    had times of their own in the workload. span_s: see Basis.
+    had times of their own in the workload. span_s: see Basis. duration_s: that rates are over; None: from the first request
+    to the last reply.
     """
     columns = columns.rows(columns.measured)
     found = dict(request_columns(columns, speed) if metrics is None else metrics)
@@ -338,7 +340,7 @@ def compute_columns(
     prompt, completion = found.get("input_sequence_length", empty), found.get("output_sequence_length", empty)
     cached = found.get("usage_prompt_cache_read_tokens")
     counted, cached_by = cached_or_estimated(columns, prompt, completion, cached)
-    whole_run = _whole_run(columns, found, per_request, speed)
+    whole_run = _whole_run(columns, found, per_request, _duration_s(columns) * speed if duration_s is None else duration_s)
     good = good_requests(columns, found, goodput) if goodput else None
     if good is not None:
         whole_run |= _goodput(whole_run, int(good.sum()))
@@ -387,7 +389,7 @@ def _per_conversation(basis: Basis) -> dict[str, Summary]:
 
 
 def _whole_run(
-    columns: Columns, found: Mapping[str, Floats], per_request: Mapping[str, Summary], speed: float
+    columns: Columns, found: Mapping[str, Floats], per_request: Mapping[str, Summary], duration_s: float
 ) -> dict[str, float]:
     cancelled, ok = int(columns.cancelled.sum()), int(columns.ok.sum())
     completed = len(columns) - cancelled
@@ -411,7 +413,6 @@ def _whole_run(
     overall = cached_pct(found, np.zeros(len(columns), dtype=np.int64), 1)[0]
     if overall is not None:
         values["overall_usage_prompt_cache_read_pct"] = overall
-    duration_s = _duration_s(columns) * speed
     if duration_s > 0:
         values["benchmark_duration"] = duration_s
         values["request_throughput"] = ok / duration_s

@@ -276,6 +276,28 @@ def rates_of_run(workload: Workload, options: RunOptions, columns: Columns, kept
     return replace(rates_of(columns, rate, clumping, kept_on), held=held)
 
 
+def mean_in_progress(columns: Columns) -> float:
+    """Return the mean of the requests in flight while the measured ones are sent."""
+    rows = columns.rows(columns.measured)
+    span_s = float(rows.start_s.max() - rows.start_s.min()) if len(rows) else 0.0
+    busy_s = float(np.nansum(rows.end_s - rows.start_s)) if len(rows) else 0.0
+    return busy_s / span_s if span_s > 0 else float(len(rows))
+
+
+def steady_duration_s(columns: Columns, users: float, rates: LoadRates | None) -> float | None:
+    """Return the time in which as many requests are answered under the load as were measured; None where none were.
+
+    From the first start to the last end of those that were measured it is longer: the load stays on until that end, but
+    answers to later requests do not count.
+    users: in flight; each gets one answer in the time of a request (Little's law), where there is no rate.
+    """
+    rows = columns.rows(columns.measured & columns.ok & ((columns.agent_depth == 0) | (rates is None)))
+    took_s = float((rows.end_s - rows.start_s).sum())
+    if not took_s or (rates is not None and not rates.delivered):
+        return None
+    return took_s / users if rates is None else len(rows) / rates.delivered
+
+
 def rates_text(rates: LoadRates) -> str:
     """Return the rates as a sentence."""
     return (

@@ -37,10 +37,12 @@ from llmirage_client.simulate.saturation import (
     LoadRates,
     idle_models,
     in_step,
+    mean_in_progress,
     queues_of,
     rates_json,
     rates_of_run,
     start_burst,
+    steady_duration_s,
 )
 from llmirage_client.simulate.summary import summary_of
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
@@ -280,11 +282,17 @@ def simulate(
         client_cpu_s=time.process_time() - begun_s,
     )
     series, rows = sampler.series(), run.rows
+    columns = columns_of(result.records) if finished is None else finished.columns()
+    rates = rates_of_run(workload, options, columns, kept_on=window is not None)
     if finished is None:
-        columns, metrics = columns_of(result.records), compute(result)
+        metrics = compute(result)
+    elif window is None:
+        metrics = finished.metrics(columns, shown or {}, span_s=(result.start_s, result.end_s))
     else:
-        columns = finished.columns()
-        metrics = finished.metrics(columns, shown or {}, None if window else (result.start_s, result.end_s))
+        users = mean_in_progress(columns)
+        if options.concurrency is not None and not columns.agent_depth.any():
+            users = min(users, options.concurrency)
+        metrics = finished.metrics(columns, shown or {}, duration_s=steady_duration_s(columns, users, rates))
 
     def names() -> list[str]:
         return rows.names() if rows is not None else [record.conversation_id for record in result.records]
@@ -298,7 +306,6 @@ def simulate(
         result.notes += [note for note in found if note is not None]
     if (alike := in_step(workload, options.concurrency)) is not None:
         result.notes.append(alike)
-    rates = rates_of_run(workload, options, columns, kept_on=window is not None)
     if rates is not None and rates.shortfall is not None:
         result.notes.append(f"Less than the offered rate: {rates.shortfall}.")
     queues = queues_of(run.waits, options.concurrency or 0, pools)

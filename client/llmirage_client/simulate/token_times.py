@@ -244,17 +244,25 @@ class FinishedRows:
             **known,
         )
 
-    def metrics(self, columns: Columns, shown: Mapping[str, Any], span_s: tuple[float, float] | None) -> Metrics:
+    def metrics(
+        self,
+        columns: Columns,
+        shown: Mapping[str, Any],
+        span_s: tuple[float, float] | None = None,
+        duration_s: float | None = None,
+    ) -> Metrics:
         """Return `measure.metrics.compute` of the columns. shown: the run's settings, with its objectives for goodput.
 
-        span_s: when the phase began and ended, if all of it is measured.
+        span_s: when the phase began and ended, if all of it is measured. duration_s: see compute_columns.
         """
         goodput = shown.get("goodput")
         limits = parse_goodput(goodput) if isinstance(goodput, str) and goodput else None
         errors = tuple(ErrorGroup(error, times) for error, times in self._errors.most_common())
         measured = columns.rows(columns.measured)
         found_by_tag = all_request_columns(measured, 1.0, shown)
-        metrics = compute_columns(measured, metrics=found_by_tag, errors=errors, goodput=limits, span_s=span_s)
+        metrics = compute_columns(
+            measured, metrics=found_by_tag, errors=errors, goodput=limits, span_s=span_s, duration_s=duration_s
+        )
         values, counts = (np.concatenate(parts) for parts in zip(*self._gaps, strict=True))
         if gaps := weighted_summary(values, counts):
             found = {**metrics.per_request, "inter_chunk_latency": gaps}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,9 @@ from llmirage_client.measure.breakdowns import mean_in_flight
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics, compute_columns
 from llmirage_client.measure.slo import Objective, Verdict, judge
-from llmirage_client.simulate.saturation import LoadRates, rates_json, rates_of
+from llmirage_client.simulate.saturation import LoadRates, mean_in_progress, rates_json, rates_of, steady_duration_s
 from llmirage_client.simulate.simulation import Simulation, SimulationError, Window, simulate
+from llmirage_client.simulate.summary import figures_of_run
 from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.deployments import units
 from llmirage_client.simulator.engine import ClusterConfig
@@ -39,11 +40,7 @@ _MOST_SESSIONS = 30  # times the measured requests, at most, for these
 _MOST_SPREAD = 4.0  # times the measured requests, at most, for lengths that differ much
 
 
-_RATES = {
-    "request_throughput": "request_per_s",
-    "output_token_throughput": "output_tok_per_s",
-    "total_token_throughput": "total_tok_per_s",
-}  # metrics of the whole run -> Simulation.summary
+_RATES = ("request_per_s", "output_tok_per_s", "total_tok_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,14 +271,12 @@ class Trials:
             count = int(columns.measured.sum())
         elif window is None:
             columns = replace(columns, measured=_of_rank(columns, first, count))
-            metrics = compute_columns(columns)
         rates = rates_of(columns, traffic.amount, source.clumping, True) if traffic.kind == "request_rate" else None
-        users = _users(columns)
+        users = mean_in_progress(columns)
         if traffic.kind == "concurrency" and not source.forks:
             users = min(users, traffic.amount)
-        longer = 1.0 if traffic.scenario is not None else _longer(columns, users, rates)
-        rates_per_s = {tag: rate * longer for tag, rate in metrics.whole_run.items() if tag in _RATES}
-        metrics = replace(metrics, whole_run={**metrics.whole_run, **rates_per_s})
+        if traffic.scenario is None and window is None:
+            metrics = compute_columns(columns, duration_s=steady_duration_s(columns, users, rates))
         verdicts = () if simulation.stopped else judge(self.objectives, metrics)
         unmeasured = [verdict.objective.text for verdict in verdicts if verdict.value is None]
         if unmeasured and not metrics.errors:
@@ -295,10 +290,9 @@ class Trials:
                 return replace(again, requests=again.requests + len(columns))
         prompts = simulation.metrics.per_request.get("input_sequence_length")
         about = {"users": users, "isl": prompts and prompts.avg}
-        figures = simulation.summary | {_RATES[tag]: rate for tag, rate in rates_per_s.items()} | rates_json(rates) | about
-        figures["output_tok_per_s_per_gpu"] = figures["output_tok_per_s"] / figures["gpus"]
-        if figures["usd_per_m_output_tokens"] is not None:
-            figures["usd_per_m_output_tokens"] = tuple(usd / longer for usd in figures["usd_per_m_output_tokens"])
+        figures = simulation.summary | rates_json(rates) | about
+        if metrics is not simulation.metrics:
+            figures |= _rates_of(metrics, figures)
         return Trial(config, traffic.kind, traffic.amount, verdicts, problem, len(columns), count, figures, intervals, rates)
 
     def _plan(self, config: ClusterConfig, traffic: Traffic, longer: bool = False) -> TrialPlan:
@@ -380,23 +374,10 @@ def _growth(columns: Columns) -> str | None:
     return f"the load is not sustained: {before:,.0f} requests are in progress in the first half, {after:,.0f} in the second"
 
 
-def _longer(columns: Columns, users: float, rates: LoadRates | None) -> float:
-    """Return by how much the measured requests take longer, first to last, than as many answers under the load.
-
-    The load stays on until the last one ends, but answers to later requests are not among those measured. Users at once
-    get one each in the time of a request (Little's law).
-    """
-    rows = columns.rows(columns.measured & columns.ok & ((columns.agent_depth == 0) | (rates is None)))
-    took_s = float((rows.end_s - rows.start_s).sum())
-    if not took_s or (rates is not None and not rates.delivered):
-        return 1.0
-    answers_per_s = users * len(rows) / took_s if rates is None else rates.delivered
-    return answers_per_s * float(rows.end_s.max() - rows.start_s.min()) / len(rows)
-
-
-def _users(columns: Columns) -> float:
-    """Return mean requests in flight while the measured ones are sent."""
-    rows = columns.rows(columns.measured)
-    span = float(rows.start_s.max() - rows.start_s.min()) if len(rows) else 0.0
-    busy = float(np.nansum(rows.end_s - rows.start_s)) if len(rows) else 0.0
-    return busy / span if span > 0 else float(len(rows))
+def _rates_of(metrics: Metrics, whole: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rates of measured requests in the form of a simulation's summary. whole: that of all requests."""
+    rates = {name: rate for name, rate in figures_of_run(metrics).items() if name in _RATES}
+    if whole["usd_per_m_output_tokens"] is not None and rates["output_tok_per_s"]:
+        slower = whole["output_tok_per_s"] / rates["output_tok_per_s"]
+        rates["usd_per_m_output_tokens"] = tuple(usd * slower for usd in whole["usd_per_m_output_tokens"])
+    return rates | {"output_tok_per_s_per_gpu": rates["output_tok_per_s"] / whole["gpus"]}

@@ -39,6 +39,20 @@ def test_users_have_all_begun_before_any_request_counts() -> None:
     assert steady["ttft_ms"]["p99"] < 0.5 * at_once["ttft_ms"]["p99"]
 
 
+@pytest.mark.parametrize("load", [["--concurrency", "32"], ["--request-rate", "5", "--arrival-pattern", "constant"]])
+def test_throughput_does_not_depend_on_how_many_requests_are_measured(load: list[str]) -> None:
+    """Their last answers come among those to later requests."""
+    few, many = (summary(*LOAD, *load, "--steady-state", "--requests", count) for count in ("100", "2000"))
+    for rate in ("request_per_s", "output_tok_per_s", "total_tok_per_s", "output_tok_per_s_per_gpu"):
+        assert few[rate] == pytest.approx(many[rate], rel=0.01)
+    assert few["usd_per_m_output_tokens"] == pytest.approx(many["usd_per_m_output_tokens"], rel=0.01)
+    assert few["duration_s"] * few["request_per_s"] == pytest.approx(100)
+    if load[0] == "--request-rate":
+        assert few["request_per_s"] == few["delivered_per_s"] == pytest.approx(5.0)
+    else:  # Little's law
+        assert few["request_per_s"] * few["latency_ms"]["mean"] == pytest.approx(32e3)
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
