@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Protocol, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.simulate.simulation import own_process
@@ -79,7 +79,7 @@ def sweep(study: Study, folder: Path, settings: SweepSettings, on_point: OnPoint
     on_point: gets (row, done, total) as points are done. Raises ConfigError, OSError.
     """
     try:
-        executor = executor_named(settings.executor, settings.workers, settings.ray_address)
+        executor = executor_of(settings)
     except CrewError as error:
         raise InputRefused([str(error)], "sweep") from None
     begun_s = time.perf_counter()
@@ -168,7 +168,6 @@ def _known(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-ExecutorName = Literal["processes", "ray"]
 
 _starting = threading.Lock()
 _WARM = ["llmirage_client.sweep.point"]  # imported once, in the server that forks the workers
@@ -178,35 +177,18 @@ class WorkerDied(RuntimeError):
     """A process ended before its work was done: killed, or out of memory."""
 
 
-class Executor(Protocol):
-    """A map over several workers."""
-
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
-        """Yield (index, result) as they come. What a function raises is raised here."""
-        ...
-
-
-def executor_named(name: ExecutorName, workers: int | None, address: str | None = None) -> Executor:
-    """Return the executor of a name. Raises CrewError if Ray is missing.
-
-    workers: the most at a time; None: one for each core. address: of the Ray cluster.
-    """
-    if name == "ray":
-        return RayTasks(connect(address), workers)
-    count = workers or usable_cpus()
-    return Processes(count) if count > 1 else Here()
-
-
-class Here:
-    """One after the other in this process."""
-
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
-        for index, item in enumerate(items):
-            yield index, function(item)
+def executor_of(settings: SweepSettings) -> Processes | RayTasks:
+    """Return what works out the points. Raises CrewError if Ray is missing."""
+    if settings.executor == "ray":
+        return RayTasks(connect(settings.ray_address), settings.workers)
+    return Processes(settings.workers or usable_cpus())
 
 
 class Processes:
-    """Processes that are forked from one which has imported everything; spawned where that cannot be."""
+    """Processes that are forked from one which has imported everything; spawned where that cannot be.
+
+    A single worker, and a single item, need no process but this one.
+    """
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -216,8 +198,9 @@ class Processes:
             multiprocessing.set_forkserver_preload(_WARM)
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
-        if len(items) < 2:
-            yield from Here().map(function, items)
+        """Yield (index, result) as they come. What a function raises is raised here."""
+        if min(len(items), self._workers) < 2:
+            yield from enumerate(map(function, items))
             return
         left = dict(enumerate(items))
         while left:  # again without the items that killed their process
