@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import tempfile
-import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,10 +16,9 @@ import numpy as np
 
 from llmirage._results import Progress, Result, columns_of_rows, progress_stream, workload_of
 from llmirage._settings import PathName, settings_from, takes_settings
-from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.measure.catalogue import frame_name
 from llmirage_client.measure.request_metrics import all_request_columns, request_facts
-from llmirage_client.operations.execute_points import LoadsRun, NextRun, Steps
+from llmirage_client.operations.execute_points import LoadsRun, NextRun, Steps, carried_out
 from llmirage_client.operations.one_run import OneRun, Outcome, RunWatch
 from llmirage_client.operations.run import requested_run, run_json, steps_of
 from llmirage_client.report.console import run_blocks
@@ -232,9 +230,9 @@ def run(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _made(steps)
+        return carried_out(steps)
     with ThreadPoolExecutor(1, "llmirage-run") as pool:  # a notebook has a loop of its own
-        return pool.submit(_made, steps).result()
+        return pool.submit(carried_out, steps).result()
 
 
 def _with_the_signature_of(
@@ -268,17 +266,6 @@ async def run_async(
             return cast("RunReport | RunSweep", end.value)
         await asyncio.sleep(step.pause_s)
         outcome = step.run.outcome(await step.run())
-
-
-def _made(steps: Made) -> RunReport | RunSweep:
-    outcome = None
-    while True:
-        try:
-            step = next(steps) if outcome is None else steps.send(outcome)
-        except StopIteration as end:
-            return cast("RunReport | RunSweep", end.value)
-        time.sleep(step.pause_s)
-        outcome = step.run.outcome(run_on_best_loop(step.run))
 
 
 def _steps(workload: PathName | LoadedWorkload | None, progress: Progress, chosen: RunSettings) -> Made:

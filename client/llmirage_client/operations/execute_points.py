@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.plan import run_name
@@ -188,8 +188,11 @@ class LoadsRun:
 Steps = Generator[NextRun, Outcome, LoadsRun]
 
 
-def carried_out(steps: Steps) -> LoadsRun:
-    """In this process, one after another; Ctrl-C between two points is told to the steps, as is a refusal."""
+T = TypeVar("T")
+
+
+def carried_out(steps: Generator[NextRun, Outcome, T]) -> T:
+    """Carry out runs one after another; Ctrl-C between two points is told to the steps, as is a refusal."""
     try:
         step = next(steps)
         while True:
@@ -202,7 +205,7 @@ def carried_out(steps: Steps) -> LoadsRun:
             else:
                 step = steps.send(outcome)
     except StopIteration as end:
-        done: LoadsRun = end.value
+        done: T = end.value
         return done
 
 
