@@ -5,6 +5,7 @@ pytest loads it at every start, so it imports nothing that pytest has not loaded
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -158,21 +159,17 @@ def _recordings(item: pytest.Item) -> Path:
     return item.path.parent / "recordings" / item.path.stem / name
 
 
-class _made_anew:
-    """A folder that takes the place of another one if it has got files."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> Path:
-        self._new = Path(tempfile.mkdtemp(prefix="llmirage-recordings-"))
-        return self._new
-
-    def __exit__(self, *_: object) -> None:
-        if any(self._new.iterdir()):
-            shutil.rmtree(self._folder, ignore_errors=True)
-            shutil.copytree(self._new, self._folder)
-        shutil.rmtree(self._new)
+@contextlib.contextmanager
+def _made_anew(folder: Path) -> Iterator[Path]:
+    """Yield a folder that takes the place of another one if it has got files."""
+    new = Path(tempfile.mkdtemp(prefix="llmirage-recordings-"))
+    try:
+        yield new
+    finally:
+        if any(new.iterdir()):
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(new, folder)
+        shutil.rmtree(new)
 
 
 def _how_to_record(item: pytest.Item) -> str:
