@@ -51,15 +51,18 @@ def student_t(probability: float, freedom: int) -> float:
     return float(z + sum(term / freedom**power for power, term in enumerate(terms, 1)))
 
 
-def draws(clusters: int, rng: np.random.Generator, replicates: int = REPLICATES) -> npt.NDArray[np.int32]:
-    """Return the draws of each cluster, shape (replicates, clusters); every row sums to `clusters`."""
-    chosen = rng.integers(0, clusters, size=(replicates, clusters))
+Counts = npt.NDArray[np.int32]  # how often each cluster is drawn, shape (replicates, clusters)
+
+
+def draws(clusters: int, rng: np.random.Generator, replicates: int = REPLICATES) -> Counts:
+    """Return the draws of each cluster; every row sums to `clusters`."""
+    chosen = rng.integers(0, max(clusters, 1), size=(replicates, clusters))
     counts = np.zeros((replicates, clusters), dtype=np.int32)
     np.add.at(counts, (np.arange(replicates)[:, None], chosen), 1)
     return counts
 
 
-def means(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32]) -> Floats:
+def means(values: Floats, cluster: Ints, counts: Counts) -> Floats:
     """Return the mean of the values in each replicate, NaN where none was drawn.
 
     values, cluster: one entry a row, without NaN.
@@ -67,7 +70,7 @@ def means(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32]) -> Float
     return ratios(values, np.ones(values.size), cluster, counts)
 
 
-def ratios(upper: Floats, lower: Floats, cluster: Ints, counts: npt.NDArray[np.int32]) -> Floats:
+def ratios(upper: Floats, lower: Floats, cluster: Ints, counts: Counts) -> Floats:
     """Sum of upper / sum of lower in each replicate, NaN where lower sums to 0."""
     clusters = counts.shape[1]
     sums = [np.bincount(cluster, weights=values, minlength=clusters) for values in (upper, lower)]
@@ -75,7 +78,7 @@ def ratios(upper: Floats, lower: Floats, cluster: Ints, counts: npt.NDArray[np.i
     return ratio(above, below)
 
 
-def percentiles(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32], percents: Sequence[float]) -> Floats:
+def percentiles(values: Floats, cluster: Ints, counts: Counts, percents: Sequence[float]) -> Floats:
     """Return percentiles of the values in each replicate, NaN where none was drawn, shape (replicates, percents).
 
     A percentile is the smallest value that this percentage of values does not exceed.
@@ -212,22 +215,21 @@ def compare(baseline: RunResult, other: RunResult, *, confidence: float = 0.95, 
     one, two = _Side(baseline), _Side(other)
     rng = np.random.default_rng(seed)
     paired = one.trees == two.trees
-    one.draw(rng)
-    if paired:
-        two.counts = one.counts
-    else:
-        two.draw(rng)
-    one.part_counts = two.part_counts = tuple(draws(parts, rng) for parts in _PARTS)
-    bounds = _Bounds(one, two, confidence)
-    found = [*_of_requests(one, two, bounds), *_at_equal_load(one, two, bounds), *_of_runs(one, two, bounds, rng)]
+    of_trees = draws(len(one.trees), rng)
+    of_other_trees = of_trees if paired else draws(len(two.trees), rng)
+    of_parts = [draws(count, rng) for count in _PARTS]
+    one.resample(of_trees, of_parts)
+    two.resample(of_other_trees, of_parts)
+    pair = _Pair(one, two, confidence)
+    found = [*pair.of_requests(), *pair.at_equal_load(), *pair.of_runs(rng)]
     return Comparison(tuple(found), paired, (len(one.trees), len(two.trees)))
 
 
 class _Side:
     """A run's measured requests. trees: names of its conversation trees, sorted; cluster: each row's place among them.
 
-    part: the part of the run in which each row began, of _PARTS[0]. counts: how often each tree is drawn. part_counts: how
-    often each part is, for each number of parts.
+    part: the part of the run in which each row began, of _PARTS[0]. resamplings: the cluster of each row with the draws of
+    the clusters; of trees first, then of each number of parts.
     """
 
     def __init__(self, result: RunResult) -> None:
@@ -246,198 +248,149 @@ class _Side:
         place = {tree: i for i, tree in enumerate(self.trees)}
         self.cluster: Ints = np.array([place[names[r.root_correlation_id]] for r in records], dtype=np.int64)
         self.part: Ints = parts(self.columns.start_s, _PARTS[0])
-        self.counts: npt.NDArray[np.int32] = np.zeros((REPLICATES, 1), dtype=np.int32)
-        self.part_counts: tuple[npt.NDArray[np.int32], ...] = ()
+        self.resamplings: list[tuple[Ints, Counts]] = []
 
-    def draw(self, rng: np.random.Generator) -> None:
-        if self.trees:
-            self.counts = draws(len(self.trees), rng)
+    def resample(self, of_trees: Counts, of_parts: Sequence[Counts]) -> None:
+        parts = [(self.part * counts.shape[1] // _PARTS[0], counts) for counts in of_parts]
+        self.resamplings = [(self.cluster, of_trees), *parts]
 
-    def values(self, tag: str) -> tuple[Floats, Ints, Ints]:
-        """Return the metric of the rows that have it, their trees, and their parts of the run."""
-        values = self.metrics.get(tag, np.empty(0))
-        present = ~np.isnan(values)
-        return values[present], self.cluster[: values.size][present], self.part[: values.size][present]
+    def failures(self) -> tuple[Floats, Floats]:
+        """Return for each row whether it failed, and whether it was completed."""
+        completed = ~self.columns.cancelled
+        return (completed & ~self.columns.ok).astype(np.float64), completed.astype(np.float64)
+
+    def cached(self) -> tuple[Floats, Floats]:
+        """Return the cached prompt tokens of each row, and its prompt tokens."""
+        tags = ("usage_prompt_cache_read_tokens", "usage_prompt_tokens")
+        cached, prompts = (np.nan_to_num(self.metrics[tag]) for tag in tags)
+        return cached, prompts
+
+    def rates(self, tag: str) -> Floats:
+        """Return the rate in each of _SLICES equal parts of the run; tokens are booked when their request is over."""
+        columns = self.columns
+        amount = np.ones(len(columns))
+        if tag != "request_throughput":
+            amount = self.metrics["output_sequence_length"]
+            if tag == "total_token_throughput":
+                amount = amount + self.metrics["input_sequence_length"]
+        ok = columns.ok & ~np.isnan(amount)
+        if not ok.any():
+            return np.zeros(_SLICES)
+        begin, end = float(columns.start_s[ok].min()), float(columns.end_s[ok].max())
+        if end <= begin:
+            return np.zeros(_SLICES)
+        sums, _ = np.histogram(columns.end_s[ok], bins=_SLICES, range=(begin, end), weights=amount[ok])
+        rates: Floats = sums * (_SLICES / ((end - begin) * self.speed))
+        return rates
 
 
-@dataclass(slots=True)
-class _Bounds:
-    one: _Side
-    two: _Side
-    confidence: float
+class _Pair:
+    """Both runs: the differences of their figures, with bounds of this confidence."""
 
-    def of(self, difference: float, apart: Floats, by_parts: Sequence[Floats] = ()) -> dict[str, float]:
-        """Return low, high and error of a difference, from that of replicates.
+    def __init__(self, one: _Side, two: _Side, confidence: float) -> None:
+        self.sides = one, two
+        self._tail = (1 - confidence) / 2
+        fewest = min(len(one.trees), len(two.trees))
+        self._few = f"only {plural(fewest, 'conversation')}" if fewest < FEWEST_CLUSTERS else None
 
-        With trees drawn, with each number of parts drawn.
+    def of_requests(self) -> Iterator[Difference]:
+        for tag, statistics in _PER_REQUEST:
+            if any(tag not in side.metrics for side in self.sides):
+                continue
+            known = [~np.isnan(side.metrics[tag]) for side in self.sides]
+            values = [side.metrics[tag][here] for side, here in zip(self.sides, known, strict=True)]
+            drawn = [
+                [_replicated(v, cluster[here], counts, statistics) for cluster, counts in side.resamplings]
+                for side, here, v in zip(self.sides, known, values, strict=True)
+                if self._few is None
+            ]
+            for place, statistic in enumerate(statistics):
+                percent = 0.0 if statistic == "avg" else float(statistic[1:])
+                requests = min(v.size for v in values)
+                why_not = self._few
+                if why_not is None and percent and requests * (1 - percent / 100) < FEWEST_BEYOND:
+                    why_not = f"only {plural(requests, 'request')}"
+                spec = PER_REQUEST[tag]
+                one, two = (float(v.mean() if statistic == "avg" else np.percentile(v, percent)) for v in values)
+                if why_not is None and percent:
+                    sides = zip(self.sides, known, values, (one, two), strict=True)
+                    here = min(np.unique(side.part[has][v > figure]).size for side, has, v, figure in sides)
+                    if 0 < here < FEWEST_BEYOND:
+                        why_not = (
+                            f"the values above {spec.title} {statistic} are all from {here} of {_PARTS[0]} parts of a run"
+                        )
+                found = {}
+                if why_not is None:
+                    found = self._bounds(two - one, [b[:, place] - a[:, place] for a, b in zip(*drawn, strict=True)])
+                yield Difference(tag, spec.title, statistic, spec.unit, one, two, **found, why_not=why_not)
+
+    def at_equal_load(self) -> Iterator[Difference]:
+        first, second = (loaded(side.columns, side.metrics, side.part) for side in self.sides)
+        part_counts = tuple(counts for _, counts in self.sides[0].resamplings[1:])
+        for tag in [tag for tag in first if tag in second]:
+            spec = PER_REQUEST[tag]
+            why_not: str | None
+            found: dict[str, float] = {}
+            expected, value = (float(side[tag].values.mean()) for side in (first, second))
+            result = at_equal_load(first[tag], second[tag], part_counts)
+            if isinstance(result, str):
+                why_not = result
+            elif (why_not := self._few) is None:
+                expected, value = result.expected, result.value
+                found = self._bounds(value - expected, [result.apart[0], *result.apart])
+            yield Difference(tag, spec.title, "at_equal_load", spec.unit, expected, value, **found, why_not=why_not)
+
+    def of_runs(self, rng: np.random.Generator) -> Iterator[Difference]:
+        for tag, sums in (("request_error_rate", _Side.failures), ("overall_usage_prompt_cache_read_pct", _Side.cached)):
+            if all(tag in side.whole_run for side in self.sides):
+                drawn = [
+                    [100 * ratios(*sums(side), *one) for one in side.resamplings] for side in self.sides if not self._few
+                ]
+                yield self._of_run(tag, [b - a for a, b in zip(*drawn, strict=True)], self._few)
+        for tag in ("request_throughput", "output_token_throughput", "total_token_throughput"):
+            if all(tag in side.whole_run for side in self.sides):
+                slices = [side.rates(tag) for side in self.sides]
+                if any((np.isfinite(s) & (s > 0)).sum() < _SLICES // 2 for s in slices):
+                    yield self._of_run(tag, [], "too few requests for rates over time")
+                else:
+                    one, two = (s[rng.integers(0, _SLICES, size=(REPLICATES, _SLICES))].mean(axis=1) for s in slices)
+                    yield self._of_run(tag, [two - one], None)
+
+    def _of_run(self, tag: str, apart: Sequence[Floats], why_not: str | None) -> Difference:
+        spec, (one, two) = WHOLE_RUN[tag], (side.whole_run[tag] for side in self.sides)
+        found = {} if why_not else self._bounds(two - one, apart)
+        return Difference(tag, spec.title, "", spec.unit, one, two, **found, why_not=why_not)
+
+    def _bounds(self, difference: float, apart: Sequence[Floats]) -> dict[str, float]:
+        """Return low, high and error of a difference, from that of replicates in each resampling: trees, numbers of parts.
 
         The resampling that scatters most counts: it is the one that draws what the requests have in common.
         """
-        apart = apart[~np.isnan(apart)]
-        if not apart.size:
+        by_trees = apart[0][~np.isnan(apart[0])]
+        if not by_trees.size:
             return {}
-        tail = (1 - self.confidence) / 2
-        low, high = np.percentile(apart, (100 * tail, 100 - 100 * tail))
-        error = float(apart.std())
-        for count, drawn in zip(_PARTS, by_parts, strict=False):
+        low, high = np.percentile(by_trees, (100 * self._tail, 100 - 100 * self._tail))
+        error = float(by_trees.std())
+        for count, drawn in zip(_PARTS, apart[1:], strict=False):
             wider = float(np.nanstd(drawn)) * (count / (count - 1)) ** 0.5
             if wider > error:
-                error, half = wider, wider * student_t(1 - tail, count - 1)
+                error, half = wider, wider * student_t(1 - self._tail, count - 1)
                 low, high = difference - half, difference + half
         return {"low": float(low), "high": float(high), "error": error}
 
-    def few(self) -> str | None:
-        fewest = min(len(self.one.trees), len(self.two.trees))
-        return f"only {plural(fewest, 'conversation')}" if fewest < FEWEST_CLUSTERS else None
 
-
-def _of_requests(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference]:
-    for tag, statistics in _PER_REQUEST:
-        (first, _, first_part), (second, _, second_part) = one.values(tag), two.values(tag)
-        if not first.size or not second.size:
-            continue
-        drawn = {} if bounds.few() else _drawn(one, two, tag, statistics)
-        for statistic in statistics:
-            percent = 0.0 if statistic == "avg" else float(statistic[1:])
-            few = min(first.size, second.size)
-            why_not = bounds.few()
-            if why_not is None and percent and few * (1 - percent / 100) < FEWEST_BEYOND:
-                why_not = f"only {plural(few, 'request')}"
-            spec = PER_REQUEST[tag]
-            figures = [float(v.mean()) if statistic == "avg" else float(np.percentile(v, percent)) for v in (first, second)]
-            if why_not is None and percent:
-                above = ((first > figures[0], first_part), (second > figures[1], second_part))
-                here = min(np.unique(part[over]).size for over, part in above)
-                if 0 < here < FEWEST_BEYOND:
-                    why_not = f"the values above {spec.title} {statistic} are all from {here} of {_PARTS[0]} parts of a run"
-            found = {} if why_not else bounds.of(figures[1] - figures[0], *drawn[statistic])
-            yield Difference(tag, spec.title, statistic, spec.unit, figures[0], figures[1], **found, why_not=why_not)
-
-
-def _drawn(
-    one: _Side, two: _Side, tag: str, statistics: tuple[Statistic, ...]
-) -> dict[Statistic, tuple[Floats, list[Floats]]]:
-    """Return by how much each statistic differs in each replicate, with trees drawn and with each number of parts drawn."""
-    percents = [s for s in statistics if s != "avg"]
-
-    def with_counts(side: _Side, of_parts: int | None) -> dict[Statistic, Floats]:
-        values, cluster, part = side.values(tag)
-        counts = side.counts if of_parts is None else side.part_counts[of_parts]
-        if of_parts is not None:
-            cluster = part * counts.shape[1] // _PARTS[0]
-        drawn = percentiles(values, cluster, counts, [float(s[1:]) for s in percents])
-        found: dict[Statistic, Floats] = {s: drawn[:, place] for place, s in enumerate(percents)}
-        return found | {"avg": means(values, cluster, counts)} if "avg" in statistics else found
-
-    ways = [(with_counts(one, n), with_counts(two, n)) for n in (None, *range(len(_PARTS)))]
-    return {s: (ways[0][1][s] - ways[0][0][s], [there[s] - here[s] for here, there in ways[1:]]) for s in statistics}
-
-
-def _at_equal_load(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference]:
-    first, second = (loaded(side.columns, side.metrics, side.part) for side in (one, two))
-    for tag in [tag for tag in first if tag in second]:
-        spec = PER_REQUEST[tag]
-        why_not: str | None
-        found: dict[str, float] = {}
-        expected, value = (float(side[tag].values.mean()) for side in (first, second))
-        result = at_equal_load(first[tag], second[tag], one.part_counts)
-        if isinstance(result, str):
-            why_not = result
-        elif (why_not := bounds.few()) is None:
-            expected, value = result.expected, result.value
-            found = bounds.of(value - expected, result.apart[0], result.apart)
-        yield Difference(tag, spec.title, "at_equal_load", spec.unit, expected, value, **found, why_not=why_not)
-
-
-def _of_runs(one: _Side, two: _Side, bounds: _Bounds, rng: np.random.Generator) -> Iterator[Difference]:
-    failed = [(~s.columns.ok & ~s.columns.cancelled).astype(np.float64) for s in (one, two)]
-    completed = [(~s.columns.cancelled).astype(np.float64) for s in (one, two)]
-    yield from _share("request_error_rate", one, two, failed, completed, bounds)
-    cached = [s.metrics.get("usage_prompt_cache_read_tokens") for s in (one, two)]
-    prompts = [s.metrics.get("usage_prompt_tokens") for s in (one, two)]
-    if all(v is not None for v in (*cached, *prompts)):
-        yield from _share(
-            "overall_usage_prompt_cache_read_pct",
-            one,
-            two,
-            [np.nan_to_num(v) for v in cached if v is not None],
-            [np.nan_to_num(v) for v in prompts if v is not None],
-            bounds,
-        )
-    for tag in ("request_throughput", "output_token_throughput", "total_token_throughput"):
-        if tag in one.whole_run and tag in two.whole_run:
-            slices = [_rates(side, tag) for side in (one, two)]
-            why_not, found = None, {}
-            if any((np.isfinite(s) & (s > 0)).sum() < _SLICES // 2 for s in slices):
-                why_not = "too few requests for rates over time"
-            else:
-                drawn = [s[rng.integers(0, _SLICES, size=(REPLICATES, _SLICES))].mean(axis=1) for s in slices]
-                found = bounds.of(two.whole_run[tag] - one.whole_run[tag], drawn[1] - drawn[0])
-            spec = WHOLE_RUN[tag]
-            yield Difference(
-                tag, spec.title, "", spec.unit, one.whole_run[tag], two.whole_run[tag], **found, why_not=why_not
-            )
-
-
-def _share(
-    tag: str, one: _Side, two: _Side, upper: list[Floats], lower: list[Floats], bounds: _Bounds
-) -> Iterator[Difference]:
-    """Yield the difference of a share of sums, in percent."""
-    if tag not in one.whole_run or tag not in two.whole_run:
-        return
-    why_not, found = bounds.few(), {}
-    if why_not is None:
-        both = list(zip(upper, lower, (one, two), strict=True))
-        first, second = (100 * ratios(up, down, side.cluster, side.counts) for up, down, side in both)
-        by_parts = []
-        for number, parts in enumerate(_PARTS):
-            part_of = [side.part * parts // _PARTS[0] for side in (one, two)]
-            third, fourth = (
-                100 * ratios(up, down, part, side.part_counts[number])
-                for (up, down, side), part in zip(both, part_of, strict=True)
-            )
-            by_parts.append(fourth - third)
-        found = bounds.of(two.whole_run[tag] - one.whole_run[tag], second - first, by_parts)
-    spec = WHOLE_RUN[tag]
-    yield Difference(tag, spec.title, "", spec.unit, one.whole_run[tag], two.whole_run[tag], **found, why_not=why_not)
-
-
-def _rates(side: _Side, tag: str) -> Floats:
-    """Return the rate in each of _SLICES equal parts of the run; tokens are booked when their request is over."""
-    columns = side.columns
-    amount = np.ones(len(columns))
-    if tag != "request_throughput":
-        amount = side.metrics["output_sequence_length"]
-        if tag == "total_token_throughput":
-            amount = amount + side.metrics["input_sequence_length"]
-    ok = columns.ok & ~np.isnan(amount)
-    if not ok.any():
-        return np.zeros(_SLICES)
-    begin, end = float(columns.start_s[ok].min()), float(columns.end_s[ok].max())
-    if end <= begin:
-        return np.zeros(_SLICES)
-    sums, _ = np.histogram(columns.end_s[ok], bins=_SLICES, range=(begin, end), weights=amount[ok])
-    rates: Floats = sums * (_SLICES / ((end - begin) * side.speed))
-    return rates
+def _replicated(values: Floats, cluster: Ints, counts: Counts, statistics: Sequence[Statistic]) -> Floats:
+    """Return each statistic in each replicate, shape (replicates, statistics)."""
+    percents = [float(statistic[1:]) for statistic in statistics if statistic != "avg"]
+    found = percentiles(values, cluster, counts, percents)
+    return np.column_stack([means(values, cluster, counts), found]) if statistics[0] == "avg" else found
 
 
 # Options that say where files go or where requests come from, not what was asked of the endpoint.
 _NO_MATTER = {
-    *(
-        "artifact_dir",
-        "overwrite",
-        "records",
-        "api_key",
-        "url",
-        "headers",
-        "goodput",
-        "slo",
-        "junit",
-        "slice_duration",
-        "otel",
-        "file",
-    )
-}
+    "artifact_dir", "overwrite", "records", "api_key", "url", "headers", "goodput", "slo", "junit", "slice_duration", "otel",
+    "file",
+}  # fmt: skip
 
 
 def run_differences(baseline: RunResult, other: RunResult) -> list[str]:
