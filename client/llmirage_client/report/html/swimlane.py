@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,7 @@ MOST_REQUESTS = 10_000
 
 @dataclass(slots=True)
 class ConversationNode:
-    """One conversation. rows: of the run view, by start. parent: None for a root, or when it is not known.
-
-    silent: it sent no request itself, as an orchestrator does; its name is not in the records then.
-    """
+    """One conversation. rows: of the run view, by start. parent: None for a root, or when it is not known."""
 
     id: str
     name: str
@@ -38,16 +35,14 @@ class ConversationNode:
     parent: str | None = None
     branch_mode: str = "root"
     parent_turn: int | None = None
-    silent: bool = False
 
 
 @dataclass(slots=True)
 class Tree:
-    """A root and its descendants. nodes: depth first, children by their start. depth: of each node; 0 for the root."""
+    """A root and its descendants. nodes: depth first, children by their start."""
 
     root: str
     nodes: list[ConversationNode]
-    depth: list[int]
     start_s: float
     end_s: float
 
@@ -77,17 +72,9 @@ def trees_of(view: RunView) -> list[Tree]:
     for root in nodes.values():
         if root.parent is not None:
             continue
-        order = list(_depth_first(root, children))
-        rows = [row for node, _ in order for row in node.rows]
-        trees.append(
-            Tree(
-                root=root.id,
-                nodes=[node for node, _ in order],
-                depth=[depth for _, depth in order],
-                start_s=float(start[rows].min()),
-                end_s=float(np.nanmax(end[rows])),
-            )
-        )
+        tree = list(_depth_first(root, children))
+        rows = [row for node in tree for row in node.rows]
+        trees.append(Tree(root.id, tree, float(start[rows].min()), float(np.nanmax(end[rows]))))
     return sorted(trees, key=lambda t: t.start_s)
 
 
@@ -129,11 +116,10 @@ def _pruned(tree: Tree) -> tuple[Tree, int]:
         if requests > MOST_REQUESTS and kept:
             break
         kept += 1
-    nodes = list(tree.nodes[:kept])
-    if len(nodes) == 1 and len(nodes[0].rows) > MOST_REQUESTS:
-        one = nodes[0]
-        nodes = [ConversationNode(one.id, one.name, one.rows[:MOST_REQUESTS], one.parent, one.branch_mode, one.parent_turn)]
-    return Tree(tree.root, nodes, tree.depth[:kept], tree.start_s, tree.end_s), len(tree.nodes) - kept
+    nodes = tree.nodes[:kept]
+    if kept == 1:
+        nodes = [replace(nodes[0], rows=nodes[0].rows[:MOST_REQUESTS])]
+    return replace(tree, nodes=nodes), len(tree.nodes) - kept
 
 
 def _nodes(view: RunView) -> dict[str, ConversationNode]:
@@ -154,26 +140,23 @@ def _nodes(view: RunView) -> dict[str, ConversationNode]:
         if node.parent is not None and node.parent not in nodes:
             root = view.records[node.rows[0]].root_correlation_id
             above = None if root == node.parent else root
-            nodes[node.parent] = ConversationNode(node.parent, "orchestrator", parent=above, silent=True)
+            nodes[node.parent] = ConversationNode(node.parent, "orchestrator", parent=above)
             if above is not None and above not in nodes:
-                nodes[above] = ConversationNode(above, "orchestrator", silent=True)
+                nodes[above] = ConversationNode(above, "orchestrator")
     return nodes
 
 
-def _depth_first(
-    root: ConversationNode, children: dict[str, list[ConversationNode]]
-) -> Iterator[tuple[ConversationNode, int]]:
+def _depth_first(root: ConversationNode, children: dict[str, list[ConversationNode]]) -> Iterator[ConversationNode]:
     """Walk a tree without recursion: chains of spawns may be long. A loop of parents in a broken file ends."""
     seen = set()
-    stack = [(root, 0)]
+    stack = [root]
     while stack:
-        node, depth = stack.pop()
+        node = stack.pop()
         if node.id in seen:
             continue
         seen.add(node.id)
-        yield node, depth
-        below = sorted(children.get(node.id, ()), key=lambda t: t.rows[0] if t.rows else 0, reverse=True)
-        stack += [(child, depth + 1) for child in below]
+        yield node
+        stack += sorted(children.get(node.id, ()), key=lambda t: t.rows[0] if t.rows else 0, reverse=True)
 
 
 _LEAD = "A lane is a conversation, a bar a request: the wait for its first token, then its tokens. Point at it for more."
