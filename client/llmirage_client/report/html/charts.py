@@ -266,7 +266,7 @@ def heat_strip(rows: Sequence[str], edges: npt.ArrayLike, values: npt.ArrayLike,
         return _no_data(title)
     if len(rows) > MOST_ROWS:
         title += f" (first {MOST_ROWS} of {len(rows)})"
-    cells, at = _fewer_columns(cells, at)
+    at, cells = coarser(at, cells, _MOST_COLUMNS)
     low = value.low if value.low is not None else 0.0
     high = value.high if value.high is not None else float(np.nanmax(cells))
     high = high if high > low else low + 1.0
@@ -371,6 +371,18 @@ def round_up(value: float) -> float:
     return float(f"{min(f * power for f in (1, 2, 5, 10) if f * power >= value * (1 - 1e-9)):.12g}")
 
 
+def coarser(edges: Floats, levels: Floats, most: int) -> tuple[Floats, Floats]:
+    """Average neighbouring columns, weighted by their width, until at most `most` are left. NaN counts as nothing."""
+    columns = edges.size - 1
+    if columns <= most:
+        return edges, levels
+    cuts = np.linspace(0, columns, most + 1).astype(int)
+    widths = np.diff(edges) * np.isfinite(levels)
+    whole = np.add.reduceat(widths, cuts[:-1], axis=1)
+    sums = np.add.reduceat(np.nan_to_num(levels) * widths, cuts[:-1], axis=1)
+    return edges[cuts], np.divide(sums, whole, out=np.full(sums.shape, np.nan), where=whole > 0)
+
+
 def _chart(
     title: str,
     x: Mapping[str, Any],
@@ -467,18 +479,6 @@ def _cut(values: Sequence[Floats], x: Axis, most: float | None) -> tuple[str, Ax
         return "", x
     share = float(np.mean(np.concatenate(values) > end))
     return f"{rounded(100 * share, 2)} % up to {with_unit(short_number(high), x.unit)}", replace(x, high=end)
-
-
-def _fewer_columns(cells: Floats, edges: Floats) -> tuple[Floats, Floats]:
-    """Average neighbours until there are at most _MOST_COLUMNS."""
-    columns = cells.shape[1]
-    if columns <= _MOST_COLUMNS:
-        return cells, edges
-    cuts = np.linspace(0, columns, _MOST_COLUMNS + 1).astype(int)
-    known = np.isfinite(cells)
-    sums = np.add.reduceat(np.where(known, cells, 0.0), cuts[:-1], axis=1)
-    counts = np.add.reduceat(known.astype(np.float64), cuts[:-1], axis=1)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan), edges[cuts]
 
 
 def _with_room(values: Floats) -> Floats:

@@ -18,6 +18,7 @@ from llmirage_client.report.html.charts import (
     Sample,
     Series,
     bars,
+    coarser,
     heat_strip,
     histogram,
     line,
@@ -322,24 +323,10 @@ def _about(name: str) -> tuple[str, str, float | None]:
     return _KNOWN.get(name, (name.replace("_", " ").capitalize(), "", None))
 
 
-def _coarser(edges_s: Floats, levels: Floats, most: int) -> tuple[Floats, Floats]:
-    """Average neighbouring stretches, weighted by length, until at most `most` are left.
-
-    Lines of several instances that jump at every sample hide each other.
-    """
-    stretches = edges_s.size - 1
-    if stretches <= most:
-        return edges_s, levels
-    cuts = np.linspace(0, stretches, most + 1).astype(int)
-    widths = np.diff(edges_s) * np.isfinite(levels)
-    whole = np.add.reduceat(widths, cuts[:-1], axis=1)
-    sums = np.add.reduceat(np.nan_to_num(levels) * widths, cuts[:-1], axis=1)
-    return edges_s[cuts], np.divide(sums, whole, out=np.full(sums.shape, np.nan), where=whole > 0)
-
-
 def _lines(series: ClusterLevels, name: str) -> str:
     title, unit, high = _about(name)
-    edges_s, levels = _coarser(series.edges_s, series.levels[name], _SMOOTH.get(name, _STRETCHES))
+    # Lines of several instances that jump at every sample would hide each other.
+    edges_s, levels = coarser(series.edges_s, series.levels[name], _SMOOTH.get(name, _STRETCHES))
     rows = [
         # The last value once more, so that a step lasts to the last edge.
         Series(instance, edges_s, np.append(values, values[-1:]), "area" if len(series.instances) == 1 else "step")

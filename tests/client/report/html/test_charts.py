@@ -260,6 +260,15 @@ def test_a_heat_strip_of_many_rows_says_how_many_it_leaves_out() -> None:
     assert len(drawn(chart).panels[0]["cells"]["levels"]) == 64
 
 
+def test_columns_of_a_heat_strip_are_averaged_by_their_width() -> None:
+    edges = np.concatenate(
+        [[0.0, 9.0], np.arange(10.0, 609.0)]
+    )  # 600 columns, drawn as 300; the first is nine times as wide
+    cells = np.where(np.arange(600) == 0, 8.0, 0.0)[None, :]
+    one = drawn(heat_strip(["i"], edges, cells, title="KV", x=Axis("Time"), value=Axis("Used", high=8.0)))
+    assert one.panels[0]["cells"]["levels"][0][:2] == "81"  # 7.2 of 8, not 4
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=25),
     st.sampled_from(["more", "less"]),

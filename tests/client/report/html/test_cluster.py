@@ -11,7 +11,8 @@ from made_runs import family, run
 from llmirage_client.cli import main
 from llmirage_client.measure.run_folder import CLUSTER_FILE, ClusterLevels, RunFolderError, read_cluster_series
 from llmirage_client.report.files import write_artifacts
-from llmirage_client.report.html.run_sections import _coarser, cluster_section
+from llmirage_client.report.html.charts import coarser
+from llmirage_client.report.html.run_sections import cluster_section
 
 
 def series(instances: int, stretches: int = 50) -> ClusterLevels:
@@ -83,7 +84,7 @@ def test_many_samples_are_averaged_by_how_long_they_lasted() -> None:
     edges = np.concatenate([[0.0, 3.0], np.arange(4.0, 203.0)])  # the first stretch is three times as long
     levels = np.ones((1, edges.size - 1))
     levels[0, 0] = 5.0
-    coarse_edges, coarse = _coarser(edges, levels, 100)
+    coarse_edges, coarse = coarser(edges, levels, 100)
     assert coarse.shape == (1, 100)
     assert coarse[0, 0] == (3 * 5 + 1) / 4
     assert coarse_edges[-1] == edges[-1]
