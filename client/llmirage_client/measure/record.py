@@ -331,10 +331,10 @@ class RunResult:
     start_unix_s: wall-clock time at run clock `start_s`. speed: every time in records is multiplied by it in reports,
     because the cluster and all waits ran that much faster than life.
     client_cpu_s: None: not known, as in a run that was read back after it had been cut off. client_cost: read back likewise.
-    repeats: what conversations that repeat, or are too few, mean for the figures; its notes are among `notes` too.
-    mismatches: differences between what was asked of the endpoint and what came; its notes are among `notes`, too.
-    distortion: what the servers' own pace did to the figures, if they tell; its notes are among `notes`, too.
-    cache: the verdict on the endpoint's prefix cache, where it was asked for; its notes are among `notes`, too.
+    repeats: what conversations that repeat, or are too few, mean for the figures.
+    mismatches: differences between what was asked of the endpoint and what came.
+    distortion: what the servers' own pace did to the figures, if they tell.
+    cache: the verdict on the endpoint's prefix cache, where it was asked for.
     long_schedule: the note on a schedule that lasts for days, which is among `notes`, too.
     replay: of a scenario's run, counts that the records do not have. submission: the verdict of its rules.
     window: how long all slots had work.
@@ -374,6 +374,12 @@ class RunResult:
     submission: Submission | None = None
     version: str = ""
     deployment: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def judged_notes(self) -> list[str]:
+        """The notes of cache, mismatches, repeats and distortion, which are among `notes`, too."""
+        judged = (self.cache, self.mismatches, self.repeats, self.distortion)
+        return [note for one in judged if one is not None for note in one.notes]
 
 
 # Where each count may stand, the last place that has it winning.

@@ -240,9 +240,7 @@ class OneRun:
             sent = [(record, body) for record, _, body in with_bodies(records, result.inputs)]
             result.cache = cache_verdict(sent, self.cache_hits)
         judge_scenario(result, self.options, metrics, columns)
-        judged = (result.cache, result.mismatches, result.repeats, result.distortion)
-        found = [one for one in judged if one is not None]
-        result.notes[:0] = [note for one in found for note in one.notes]
+        result.notes[:0] = result.judged_notes
         files = _written(result, metrics, self.records)
         return Outcome(result, metrics, self.options, files, self.roots_taken, self.simulated)
 

@@ -18,7 +18,6 @@ from llmirage_client.measure.slo import headline, verdicts_of
 from llmirage_client.report.output_files import hide_in_text
 from llmirage_client.report.screen import (
     Block,
-    Screen,
     ScreenTable,
     bold,
     count,
@@ -29,6 +28,7 @@ from llmirage_client.report.screen import (
     number,
     percent,
     plain_table,
+    print_blocks,
     statistic,
     styled,
     unbroken,
@@ -191,10 +191,7 @@ def render(
     result: RunResult, *, metrics: Metrics | None = None, files: Sequence[Path] = (), stream: TextIO | None = None
 ) -> None:
     """Print the report. metrics: those of this result, if already computed. files: what was written; named at the end."""
-    measured = compute(result) if metrics is None else metrics
-    screen = Screen(stream)
-    screen.print(*run_blocks(result, measured, files))
-    screen.close()
+    print_blocks(run_blocks(result, compute(result) if metrics is None else metrics, files), stream)
 
 
 def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path]) -> list[Block]:
@@ -304,9 +301,7 @@ def failures(errors: Sequence[ErrorGroup], most: int = 10) -> Iterator[str]:
 
 
 def _first_notes(result: RunResult) -> list[str]:
-    found = (result.cache, result.mismatches, result.repeats, result.distortion)
-    notes = [note for one in found if one is not None for note in one.notes]
-    return notes if result.long_schedule is None else [result.long_schedule, *notes]
+    return [*filter(None, [result.long_schedule]), *result.judged_notes]
 
 
 def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
@@ -399,38 +394,34 @@ def print_comparison(
 
     tolerance: of --fail-if-worse. Without control codes unless on a terminal.
     """
-    screen = Screen()
     table = plain_table(*difference_heads(confidence), ends=1)
     for one in comparison.differences:
         table.add_row(*difference_cells(one))
     trees = " and ".join(f"{n:,}" for n in comparison.conversations)
     how = "drawn in pairs" if comparison.paired else "drawn separately, because they differ"
-    screen.print(f"\nbaseline: {baseline}\nrun:      {run}\n", wrap=False)
-    screen.print(table)
-    screen.print(
-        f"\nBounds: from {trees} conversations with their children, {how}, and from parts of each run: 10, or 30 for rates."
-    )
+    blocks: list[Block] = [
+        unbroken(f"\nbaseline: {baseline}\nrun:      {run}\n"),
+        table,
+        f"\nBounds: from {trees} conversations with their children, {how}, and from parts of each run: 10, or 30 for rates.",
+    ]
     judged = sum(one.beyond_noise is not None for one in comparison.differences)
     by_chance = judged * (100 - confidence) / 100
     if by_chance >= 0.5:
-        screen.print(f"Of {judged} figures, {by_chance:.0f} or so may be beyond these bounds by chance.")
-    for why in dict.fromkeys(d.why_not for d in comparison.differences if d.why_not):
-        screen.print(f"Too few: {why}.")
+        blocks.append(f"Of {judged} figures, {by_chance:.0f} or so may be beyond these bounds by chance.")
+    blocks += [f"Too few: {why}." for why in dict.fromkeys(d.why_not for d in comparison.differences if d.why_not)]
     share = tolerance or 0.0
     if tolerance is not None and comparison.judged:
         worse = [f"{_name(one)} by {one.percent or 0.0:+.1f} %" for one in comparison.worse(share)]
         found = f"worse: {', '.join(worse)}" if worse else f"none of {len(comparison.judged)} figures is worse"
-        screen.print(bold(f"Beyond chance and a tolerance of {100 * share:g} %, {found}."))
+        blocks.append(bold(f"Beyond chance and a tolerance of {100 * share:g} %, {found}."))
     if seen := [
         (_name(one), comparison.seen(one, share))
         for one in comparison.judged
         if one.statistic in ("avg", "p50", "at_equal_load")
     ]:
         sizes = ", ".join(f"{name} {percent:.1f} %" for name, percent in seen if percent is not None)
-        screen.print(f"A worsening of this size would have been found 9 times in 10: {sizes}.")
-    for text in warnings:
-        screen.print(warning(f"Note: {text}"))
-    screen.close()
+        blocks.append(f"A worsening of this size would have been found 9 times in 10: {sizes}.")
+    print_blocks([*blocks, *(warning(f"Note: {text}") for text in warnings)])
 
 
 def difference_heads(confidence: float) -> list[str]:

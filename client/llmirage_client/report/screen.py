@@ -90,56 +90,6 @@ class ScreenTable:
         return table
 
 
-class Screen:
-    """The screen of a stream, on which blocks are drawn when it is closed.
-
-    As wide as its terminal, with colours there; without control codes elsewhere (a pipe, a file), COLUMNS or 100 characters
-    wide (unless said otherwise). Where neither a terminal nor COLUMNS limits the width, tables have all columns.
-    """
-
-    def __init__(self, stream: TextIO | None = None, plain_width: int = _PLAIN_WIDTH, width: int | None = None) -> None:
-        """stream: standard output by default. plain_width: characters where there is no terminal to ask; width: anywhere."""
-        from rich.console import Console
-
-        self._stream = sys.stdout if stream is None else stream
-        self._drawn = io.StringIO()
-        terminal = self._stream.isatty()
-        limit = _width(self._stream)
-        self.width = width or limit or plain_width
-        self._cut = not (width or limit is None or shows_wide_tables())
-        self._console = Console(
-            file=self._drawn,
-            width=self.width,
-            force_terminal=terminal,
-            color_system="auto" if terminal else None,
-            highlight=False,
-            markup=False,
-            emoji=False,
-        )
-
-    def print(self, *blocks: Block, wrap: bool = True) -> None:
-        for block in blocks:
-            for piece in drawn([block], self.width, " (--wide shows them)" if self._cut else None):
-                whole = getattr(piece, "no_wrap", None)  # of a text; the console would forget it
-                self._console.print(
-                    piece,
-                    soft_wrap=not wrap and not isinstance(block, ScreenTable),
-                    no_wrap=whole,
-                    overflow="ignore" if whole else None,
-                    crop=self._cut and not whole,
-                )
-
-    def close(self) -> None:
-        """Write what was drawn, without blanks at line ends. Characters that the stream cannot carry become "?"."""
-        text = "\n".join(line.rstrip() for line in self._drawn.getvalue().split("\n"))
-        encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        try:
-            self._stream.write(text.encode(encoding, "replace").decode(encoding))
-            self._stream.flush()
-        except BrokenPipeError:  # the reader has seen enough, as `| head` has
-            pass
-
-
 WIDE = "llmirage.wide"  # in a context's `meta`: tables have all columns
 
 
@@ -168,15 +118,51 @@ def drawn(blocks: Iterable[Block], width: int, cut: str | None = None) -> Iterat
 
 
 def print_blocks(
-    blocks: Iterable[Block], stream: TextIO | None = None, width: int | None = None, *, wrap: bool = True
+    blocks: Iterable[Block],
+    stream: TextIO | None = None,
+    width: int | None = None,
+    *,
+    wrap: bool = True,
+    plain_width: int = _PLAIN_WIDTH,
 ) -> None:
-    """Set up the screen.
+    """Draw blocks on a stream, by default standard output, without blanks at line ends.
+
+    As wide as its terminal, with colours there; without control codes elsewhere (a pipe, a file), COLUMNS or `plain_width`
+    characters wide. Where neither a terminal nor COLUMNS limits the width, tables have all columns. Characters that the
+    stream cannot carry become "?".
 
     width: characters, where that is not the stream's. wrap: break lines of text there; tables always fit.
     """
-    screen = Screen(stream, width=width)
-    screen.print(*blocks, wrap=wrap)
-    screen.close()
+    from rich.console import Console
+
+    stream = sys.stdout if stream is None else stream
+    text = io.StringIO()
+    terminal, limit = stream.isatty(), _width(stream)
+    cut = not (width or limit is None or shows_wide_tables())
+    console = Console(
+        file=text,
+        width=width or limit or plain_width,
+        force_terminal=terminal,
+        color_system="auto" if terminal else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    for block in blocks:
+        for piece in drawn([block], console.width, " (--wide shows them)" if cut else None):
+            whole = getattr(piece, "no_wrap", None)  # of a text; the console would forget it
+            console.print(
+                piece,
+                soft_wrap=not wrap and not isinstance(block, ScreenTable),
+                no_wrap=whole,
+                overflow="ignore" if whole else None,
+                crop=cut and not whole,
+            )
+    lines = "\n".join(line.rstrip() for line in text.getvalue().split("\n"))
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    with contextlib.suppress(BrokenPipeError):  # the reader has seen enough, as `| head` has
+        stream.write(lines.encode(encoding, "replace").decode(encoding))
+        stream.flush()
 
 
 def styled(text: str, style: str) -> Text:
@@ -227,9 +213,7 @@ _DIGITS = str.maketrans("", "", "0123456789.,-+e")
 
 def print_table(rows: list[Row], hidden: frozenset[str] = frozenset(), stderr: bool = False) -> None:
     """Print rows of the same keys without the `hidden` ones: as wide as the terminal, or 200 columns in a pipe."""
-    screen = Screen(sys.stderr if stderr else sys.stdout, _PIPE_WIDTH)
-    screen.print(table_of(rows, hidden))
-    screen.close()
+    print_blocks([table_of(rows, hidden)], sys.stderr if stderr else sys.stdout, plain_width=_PIPE_WIDTH)
 
 
 def table_of(rows: list[Row], hidden: frozenset[str] = frozenset()) -> ScreenTable:

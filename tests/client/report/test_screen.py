@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from llmirage_client.cli import main
-from llmirage_client.report.screen import Screen, ScreenTable, plain_table, print_blocks
+from llmirage_client.report.screen import ScreenTable, plain_table, print_blocks
 
 WIDTHS = [60, 80, 100, 200]
 LIST = ["catalog", "gpus"]
@@ -87,8 +87,6 @@ def test_words_break_their_lines_and_figures_do_not(monkeypatch: pytest.MonkeyPa
 def test_a_screen_draws_texts_and_tables_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     stream = io.StringIO()
-    screen = Screen(stream)
-    screen.print("before", figures(1), "after")
-    screen.close()
+    print_blocks(["before", figures(1), "after"], stream)
     lines = stream.getvalue().splitlines()
     assert (lines[0], lines[-1]) == ("before", "after")
