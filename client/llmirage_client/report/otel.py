@@ -47,13 +47,9 @@ def metric_lines(result: RunResult) -> Iterator[bytes]:
         error = record.exchange.error
         failed.setdefault("" if error is None else error.type, []).append(_lasted_s(record) * result.speed)
     durations = [(about | ({"error.type": error} if error else {}), values) for error, values in failed.items()]
-    chunked = [record.exchange.token_s for record in plain if record.exchange.streamed and record.exchange.token_s]
-    firsts = [
-        (record.exchange.token_s[0] - record.exchange.start_s) * result.speed
-        for record in plain
-        if record.exchange.streamed and record.exchange.token_s
-    ]
-    gaps = [(after - before) * result.speed for chunks in chunked for before, after in pairwise(chunks)]
+    streamed = [record.exchange for record in plain if record.exchange.streamed and record.exchange.token_s]
+    firsts = [(one.token_s[0] - one.start_s) * result.speed for one in streamed]
+    gaps = [(after - before) * result.speed for one in streamed for before, after in pairwise(one.token_s)]
     tokens = [
         (about | {"gen_ai.token.type": kind}, [float(n) for record in plain if (n := _tokens(record)[place]) is not None])
         for place, kind in enumerate(("input", "output"))
