@@ -128,11 +128,11 @@ def rolling(times_s: Floats, values: Floats) -> Rolling:
     return Rolling(at, window, {p: v for p, v in found.items() if np.isfinite(v).any()})
 
 
-def bins(end_s: float, most: int = _POINTS) -> Floats:
+def bins(end_s: float) -> Floats:
     """Return edges of equal bins with a width people would choose, from 0 to past end_s."""
     if end_s <= 0:
         return np.array([0.0, 1.0])
-    width = round_up(end_s / most)
+    width = round_up(end_s / _POINTS)
     return np.arange(0.0, end_s + width, width)
 
 
