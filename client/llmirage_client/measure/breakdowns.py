@@ -92,20 +92,20 @@ class RequestGroup:
         return None if self.good is None or not count else self.good / count
 
 
-TenantPart = Literal["name", "service_class", "priority"]
-
-
 def tenant_groups(
-    columns: Columns, metrics: Mapping[str, Floats], part: TenantPart, good: Bools | None
-) -> tuple[RequestGroup, ...]:
-    """Return a group for each name, service class or priority of tenants; none where all requests have the same."""
-    values = [getattr(tenant, part) for tenant in columns.tenants]
-    names = sorted(set(values))
-    if len(names) < 2:
-        return ()
-    key = np.array([names.index(value) for value in values])[columns.tenant]
-    groups = grouped(columns, metrics, key, good)
-    return tuple(replace(group, name=str(names[group.key])) for group in groups) if len(groups) > 1 else ()
+    columns: Columns, metrics: Mapping[str, Floats], good: Bools | None
+) -> dict[str, tuple[RequestGroup, ...]]:
+    """Return groups by "tenant", "class" and "priority", each where the requests differ in it."""
+    found = {}
+    for kind, part in (("tenant", "name"), ("class", "service_class"), ("priority", "priority")):
+        values = [getattr(tenant, part) for tenant in columns.tenants]
+        names = sorted(set(values))
+        if len(names) > 1:
+            key = np.array([names.index(value) for value in values])[columns.tenant]
+            groups = grouped(columns, metrics, key, good)
+            if len(groups) > 1:
+                found[kind] = tuple(replace(group, name=str(names[group.key])) for group in groups)
+    return found
 
 
 def jain_index(values: Sequence[float]) -> float | None:

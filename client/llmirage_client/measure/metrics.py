@@ -216,8 +216,8 @@ class Metrics:
     per_request, per_conversation: tag to summary; over_time: tag to statistics of a level; whole_run: tag to value; units
         are in measure.catalogue. A metric without data has no key.
     errors: most frequent first. by_depth, by_turn, by_branch_mode: a group for each agent depth, turn index, and index
-        into columns.BRANCH_MODES, ascending. by_tenant, by_class, by_priority: likewise, where there are several. fairness:
-        Jain's index over the tenants, by what it is of.
+        into columns.BRANCH_MODES, ascending. by_tenants: likewise by "tenant", "class" and "priority", each where there are
+        several. fairness: Jain's index over the tenants, by what it is of.
     workload_throughput: token rates by what is counted; cached_counted_by: whose count of cached tokens they use.
     input_counted_by, output_counted_by: "server" when the counts are those of the reply's usage; "client" when we counted
         ourselves (input: the workload or the tokenizer; output: content events, which may hold several tokens each).
@@ -248,20 +248,12 @@ class Metrics:
         return grouped(self.basis.columns, self.basis.found, self.basis.columns.branch_mode)
 
     @cached_property
-    def by_tenant(self) -> tuple[RequestGroup, ...]:
-        return tenant_groups(self.basis.columns, self.basis.found, "name", self.basis.good)
-
-    @cached_property
-    def by_class(self) -> tuple[RequestGroup, ...]:
-        return tenant_groups(self.basis.columns, self.basis.found, "service_class", self.basis.good)
-
-    @cached_property
-    def by_priority(self) -> tuple[RequestGroup, ...]:
-        return tenant_groups(self.basis.columns, self.basis.found, "priority", self.basis.good)
+    def by_tenants(self) -> Mapping[str, tuple[RequestGroup, ...]]:
+        return tenant_groups(self.basis.columns, self.basis.found, self.basis.good)
 
     @property
     def fairness(self) -> Mapping[str, float]:
-        return fairness(self.by_tenant)
+        return fairness(self.by_tenants.get("tenant", ()))
 
     @cached_property
     def per_conversation(self) -> Mapping[str, Summary]:

@@ -183,6 +183,11 @@ def branch_table(stats: BranchStats) -> ScreenTable:
     return table
 
 
+_TENANT_TITLES = {
+    "tenant": "By tenant; times in ms",
+    "class": "By service class; times in ms",
+    "priority": "By priority (lower is served first); times in ms",
+}
 _TURNS_SHOWN = 20
 _GROUP_WORDS = "; times in ms, mean tokens"
 
@@ -204,12 +209,7 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path]) -> li
         tables.append(("By conversation", conversation_table(metrics)))
     if metrics.workload_throughput and metrics.whole_run.get("benchmark_duration", 0.0) > LAST_WINDOW_S:
         tables.append(("Tokens per second over the run", token_rate_table(metrics)))
-    for title, named in (
-        ("By tenant", metrics.by_tenant),
-        ("By service class", metrics.by_class),
-        ("By priority (lower is served first)", metrics.by_priority),
-    ):
-        tables.append((f"{title}; times in ms", tenant_table(named)))
+    tables += [(_TENANT_TITLES[kind], tenant_table(groups)) for kind, groups in metrics.by_tenants.items()]
     if len(metrics.by_depth) > 1:
         title = "By agent depth (0: roots, 1: their children)"
         tables.append((title + _GROUP_WORDS, group_table("depth", metrics.by_depth)))
@@ -226,7 +226,7 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path]) -> li
     for title, table in tables:
         if table.rows:  # empty if no conversation succeeded
             blocks += ["", bold(title), table]
-        if table.rows and title.startswith("By tenant"):
+        if table.rows and title == _TENANT_TITLES["tenant"]:
             blocks.append(fairness_line(metrics.fairness))
     first = _first_notes(result)
     notes = [

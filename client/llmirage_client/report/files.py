@@ -20,6 +20,7 @@ from llmirage_client.measure.columns import BRANCH_MODES, Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, Slice, compute, compute_columns, time_slices
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.request_metrics import all_request_columns
+from llmirage_client.measure.run_folder import RECORDS_FILE
 from llmirage_client.measure.slo import Verdict, verdicts_json, verdicts_of
 from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
 from llmirage_client.report.otel import METRICS_FILE, SPANS_FILE, metric_lines, span_lines
@@ -33,7 +34,6 @@ from llmirage_client.report.output_files import (
 )
 from llmirage_client.report.records_file import (
     EVENTS_FILE,
-    RECORDS_FILE,
     RecordWriter,
     RunClock,
     error_details,
@@ -118,15 +118,10 @@ def summary_json(
             _group_json("branch_mode", g) | {"branch_mode": BRANCH_MODES[g.key]} for g in metrics.by_branch_mode
         ],
         **{
-            f"by_{name}": [_group_json(name, one) | {name: one.name} for one in groups]
-            for name, groups in {
-                "tenant": metrics.by_tenant,
-                "class": metrics.by_class,
-                "priority": metrics.by_priority,
-            }.items()
-            if groups
+            f"by_{kind}": [_group_json(kind, one) | {kind: one.name} for one in groups]
+            for kind, groups in metrics.by_tenants.items()
         },
-        **({"fairness": dict(metrics.fairness)} if metrics.by_tenant else {}),
+        **({"fairness": dict(metrics.fairness)} if "tenant" in metrics.by_tenants else {}),
         "conversations": {tag: PER_CONVERSATION[tag].entry(s) for tag, s in metrics.per_conversation.items()},
         "workload_throughput": {name: asdict(rates) for name, rates in metrics.workload_throughput.items()},
         "cached_tokens_counted_by": metrics.cached_counted_by,

@@ -93,13 +93,11 @@ def _times(per_request: Mapping[str, Summary]) -> dict[str, Any]:
 
 def _tenants(metrics: Metrics) -> dict[str, Any]:
     """Return figures by tenant, class and priority, where there are several of them, and the fairness among tenants."""
-    groups = {"by_tenant": metrics.by_tenant, "by_class": metrics.by_class, "by_priority": metrics.by_priority}
     found: dict[str, Any] = {
-        name: {one.name: _group(one, sum(other.tokens for other in several)) for one in several}
-        for name, several in groups.items()
-        if several
+        f"by_{kind}": {one.name: _group(one, sum(other.tokens for other in several)) for one in several}
+        for kind, several in metrics.by_tenants.items()
     }
-    return found | ({"fairness": dict(metrics.fairness)} if metrics.by_tenant else {})
+    return found | ({"fairness": dict(metrics.fairness)} if "tenant" in metrics.by_tenants else {})
 
 
 def _group(one: RequestGroup, tokens: float) -> dict[str, Any]:

@@ -185,15 +185,15 @@ def groups(view: RunView) -> Section:
             _row({"root": "roots", "fork": "forks", "spawn": "spawns"}[BRANCH_MODES[g.key]], g)
             for g in view.metrics.by_branch_mode
         ]
-    named = {"tenant": view.metrics.by_tenant, "class": view.metrics.by_class, "priority": view.metrics.by_priority}
-    rows += [_row(f"{kind} {g.name or '(none)'}", g) for kind, several in named.items() for g in several]
+    by_tenants = view.metrics.by_tenants
+    rows += [_row(f"{kind} {g.name or '(none)'}", g) for kind, several in by_tenants.items() for g in several]
     if rows:
         columns = [
             "Requests of", "ok", "failed", "TTFT p50", "TTFT p99", "TPOT p50", "latency p50", "tokens in", "tokens out",
             "cached",
         ]  # fmt: skip
         blocks.append(table(columns, rows))
-        if named["tenant"]:
+        if "tenant" in by_tenants:
             blocks.append(paragraph(fairness_line(view.metrics.fairness)))
         blocks.append(
             paragraph("Times in ms; tokens are means. A fork goes on from its parent's conversation, a spawn begins anew.")

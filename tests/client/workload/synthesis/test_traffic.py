@@ -119,11 +119,11 @@ def test_figures_by_tenant_class_and_priority_by_hand() -> None:
         one.tenant = tenant
     limits = parse_goodput("ttft:200 batch/ttft:1500")
     metrics = compute_columns(columns_of(records), goodput=limits)
-    assert [(one.name, one.ok, one.tokens, one.good) for one in metrics.by_tenant] == [
+    assert [(one.name, one.ok, one.tokens, one.good) for one in metrics.by_tenants["tenant"]] == [
         ("a", 1, 100, 1), ("b", 1, 400, 1), ("c", 1, 100, 0)
     ]  # fmt: skip
-    assert [(one.name, one.good_share) for one in metrics.by_class] == [("batch", 1.0), ("interactive", 0.5)]
-    assert [one.name for one in metrics.by_priority] == ["0", "5"]
+    assert [(one.name, one.good_share) for one in metrics.by_tenants["class"]] == [("batch", 1.0), ("interactive", 0.5)]
+    assert [one.name for one in metrics.by_tenants["priority"]] == ["0", "5"]
     assert metrics.fairness == {
         "tokens": pytest.approx(600**2 / (3 * 180_000)),
         "time_to_first_token": pytest.approx(1.4**2 / (3 * 1.1)),
@@ -133,7 +133,7 @@ def test_figures_by_tenant_class_and_priority_by_hand() -> None:
     assert again == [one.tenant for one in records]
     for one in records:
         one.tenant = fast
-    assert not compute_columns(columns_of(records)).by_tenant
+    assert not compute_columns(columns_of(records)).by_tenants
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20))
