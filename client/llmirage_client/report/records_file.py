@@ -50,8 +50,6 @@ def run_head(result: RunResult, benchmark_id: str, start_unix_ns: int) -> dict[s
     }
 
 
-__all__ = ["EVENTS_FILE", "RECORDS_FILE", "RecordWriter", "RunClock", "error_details", "record_line"]
-
 _RETRY_S = 1.0
 EVENTS_FILE = "events.jsonl"
 _string = json.encoder.encode_basestring_ascii

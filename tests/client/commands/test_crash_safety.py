@@ -15,10 +15,10 @@ from json_endpoint import JsonEndpoint, JsonHandler, completion
 
 from llmirage_client.measure.metrics import compute
 from llmirage_client.measure.record import Exchange, Record, RunResult
-from llmirage_client.measure.run_folder import CUT, read_run
+from llmirage_client.measure.run_folder import CUT, RECORDS_FILE, read_run
 from llmirage_client.report import records_file
 from llmirage_client.report.files import write_artifacts
-from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock
+from llmirage_client.report.records_file import RecordWriter, RunClock
 
 
 class Slow(JsonEndpoint):

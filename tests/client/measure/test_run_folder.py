@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import BranchStats, Exchange, Record, RequestError, RunResult
-from llmirage_client.measure.run_folder import CUT, RunFolderError, find_runs, read_run
+from llmirage_client.measure.run_folder import CUT, RECORDS_FILE, RunFolderError, find_runs, read_run
 from llmirage_client.report.files import write_artifacts
-from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock
+from llmirage_client.report.records_file import RecordWriter, RunClock
 
 UNIX_S = 1_760_000_000.25
 
