@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -59,3 +59,29 @@ def completion(text: str, prompt_tokens: int, tokens: int, **usage: Any) -> dict
     counts = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "total_tokens": prompt_tokens + tokens}
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     return {"choices": [choice], "usage": counts | usage}
+
+
+class ChatEndpoint(JsonEndpoint):
+    """An endpoint of chat completions. reply: returns status and answer for a request's body.
+
+    bodies: of the requests that came, in their order.
+    """
+
+    def __init__(self, reply: Callable[[Any], tuple[int, Any]], models: Sequence[str] = ("m",)) -> None:
+        super().__init__(ChatHandler)
+        self.reply = reply
+        self.models = models
+        self.bodies: list[Any] = []
+
+
+class ChatHandler(JsonHandler):
+    server: ChatEndpoint
+
+    def do_GET(self) -> None:
+        data = [{"id": name, "object": "model", "owned_by": "somebody"} for name in self.server.models]
+        self.answer(200, {"object": "list", "data": data})
+
+    def do_POST(self) -> None:
+        body = self.body()
+        self.server.bodies.append(body)
+        self.answer(*self.server.reply(body))

@@ -28,6 +28,11 @@ def write(folder: Path, *rows: Any) -> str:
     return str(path)
 
 
+def conversation(*texts: str, name: str = "s") -> dict[str, Any]:
+    """A line of dag_jsonl: a conversation of these messages, a turn each."""
+    return {"session_id": name, "turns": [{"messages": [{"role": "user", "content": text}]} for text in texts]}
+
+
 def write_whole(folder: Path, content: str | bytes) -> str:
     """The content as it is, to the byte."""
     path = folder / "workload"

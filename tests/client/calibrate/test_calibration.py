@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from invoked import invoke, json_of, refusal
 
 from llmirage_client.calibrate.calibration import FactorFit, System, calibrate
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRunError, read_measured
-from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
 from llmirage_client.operations.calibrate import changed_fields, engine_text, replays
 from llmirage_client.report.files import write_artifacts
@@ -60,9 +59,7 @@ def test_the_requests_of_a_run_are_served_again_as_they_were(folder: Path) -> No
 
 def test_the_factors_of_a_server_are_found_within_a_few_percent(folder: Path) -> None:
     out = folder / "calibrated.yaml"
-    outcome = CliRunner().invoke(main, ["calibrate", str(folder / "run"), "-o", str(out), "--json"])
-    assert outcome.exit_code == 0, outcome.output
-    report = json.loads(outcome.stdout)
+    report = json_of("calibrate", folder / "run", "-o", out)
     assert (
         report["deployment"] == "meta-llama/Llama-3.1-8B-Instruct on 1x H100 SXM, bf16 weights, bf16 KV"
     )  # as the run says
@@ -143,8 +140,7 @@ def test_what_runs_cannot_show_keeps_its_value(folder: Path, tmp_path: Path) -> 
     simulation = simulate(config, workload, RunOptions(concurrency=1))
     write_artifacts(simulation.result, tmp_path / "run", metrics=simulation.metrics)
     options = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--instances", "1", "--engine", "vllm"]
-    outcome = CliRunner().invoke(main, ["calibrate", str(tmp_path / "run"), *options, "-o", str(tmp_path / "e.yaml")])
-    assert outcome.exit_code == 0, outcome.output
+    outcome = invoke("calibrate", tmp_path / "run", *options, "-o", tmp_path / "e.yaml")
     text = (tmp_path / "e.yaml").read_text()
     assert "# host: not fitted" in text
     assert "Host keeps the profile's value" in outcome.output
@@ -258,18 +254,13 @@ def test_bad_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         summary.write_text(json.dumps(content))
     given = [str(folder / "run") if argument == "RUN" else argument for argument in arguments]
     given += ["--gpu", "h100_sxm"] if given == ["B200"] else []
-    outcome = CliRunner().invoke(main, ["calibrate", *given])
-    assert outcome.exit_code == 2
-    assert said in " ".join(outcome.stderr.split())
+    assert said in refusal("calibrate", *given)
 
 
 def test_what_has_no_effect_is_told_where_the_user_gave_it(few: Path) -> None:
     line = ["calibrate", str(few), "-o", str(few / "idle.yaml")]
-    refused = CliRunner().invoke(main, [*line, "--set", "host_kv_gb_per_s=5"])
-    assert refused.exit_code == 2
-    assert "host_kv_gb_per_s has no effect here: it needs host_kv_gib" in refused.stderr
-    told = CliRunner().invoke(main, [*line, "--router", "session"])
-    assert told.exit_code == 0
+    assert "host_kv_gb_per_s has no effect here: it needs host_kv_gib" in refusal(*line, "--set", "host_kv_gb_per_s=5")
+    told = invoke(*line, "--router", "session")
     assert "router has no effect here: it needs several instances" in " ".join(told.stdout.split())
 
 
@@ -281,14 +272,10 @@ def test_a_run_of_another_deployment_is_refused_and_what_it_does_not_tell_is_sai
     words = ["calibrate", str(tmp_path / "run"), "--model", "llama-3.1-8b", "--gpu", "h100_sxm", "-o", str(tmp_path / "e")]
     summary["llmirage"]["deployment"] = [{"engine": "vllm", "model": "llama-3.1-8b", "weights": "fp8"}]
     file.write_text(json.dumps(summary))
-    refused = CliRunner().invoke(main, [*words, "--weights", "bf16"])
-    assert refused.exit_code == 2
-    assert "measured weights fp8, and the cluster to be calibrated has weights bf16" in refused.output
+    assert "measured weights fp8, and the cluster to be calibrated has weights bf16" in refusal(*words, "--weights", "bf16")
     summary["llmirage"]["deployment"] = [{"engine": "vllm", "model": "llama-3.1-8b"}]
     file.write_text(json.dumps(summary))
-    fitted = CliRunner().invoke(main, [*words, "--json"])
-    assert fitted.exit_code == 0, fitted.output
-    [note] = [note for note in json.loads(fitted.stdout)["notes"] if "could not be checked" in note]
+    [note] = [note for note in json_of(*words)["notes"] if "could not be checked" in note]
     assert "does not tell gpu, weights, kv_cache_dtype, tensor_parallel_size" in note
 
 

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from json_endpoint import JsonEndpoint, JsonHandler, completion
-
-from llmirage_client.cli import main
+from invoked import invoke, json_of, refusal, summary_of
+from json_endpoint import ChatEndpoint, completion
 
 AGENTS = 60
 CLUSTER = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--weights", "fp8", "--instances", "2"]
@@ -19,20 +17,14 @@ SYSTEM = "You are an agent that mends what is wrong in the code of other people,
 
 @functools.cache
 def simulated(*words: Any) -> dict[str, Any]:
-    result = invoke("simulate", *words, *CLUSTER, "--json")
-    assert result.exit_code == 0, result.output
-    summary: dict[str, Any] = json.loads(result.stdout)
+    summary: dict[str, Any] = json_of("simulate", *words, *CLUSTER)
     return summary
-
-
-def invoke(*words: Any) -> Result:
-    return CliRunner().invoke(main, list(map(str, words)))
 
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("agents") / "agents.jsonl"
-    assert invoke("generate", "agent-chain", "--conversations", AGENTS, "--random-seed", 3, "-o", file).exit_code == 0
+    invoke("generate", "agent-chain", "--conversations", AGENTS, "--random-seed", 3, "-o", file)
     return file
 
 
@@ -82,9 +74,8 @@ def test_token_for_token_repeats_are_told_with_their_share_of_the_cache_hits() -
 )
 def test_the_first_ten_lines_say_it(words: list[Any], note: str, tmp_path: Path) -> None:
     result = invoke("simulate", conversations(tmp_path, 5), *words, *CLUSTER, "--artifact-dir", tmp_path / "out")
-    assert result.exit_code == 0, result.output
     assert note in " ".join(" ".join(result.stdout.splitlines()[:10]).split())
-    exported = json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())["llmirage"]
+    exported = summary_of(tmp_path / "out")["llmirage"]
     assert exported["repeats"]["notes"][0].startswith(note)
     assert exported["notes"][0].startswith(note)
 
@@ -142,9 +133,7 @@ def test_a_text_workload_varies_alike_by_engine_and_by_api(tmp_path: Path) -> No
     ],
 )
 def test_what_agents_exclude(words: list[Any], message: str) -> None:
-    result = invoke("simulate", "bundled:chat", *words)
-    assert result.exit_code == 2
-    assert message in result.stderr
+    assert message in refusal("simulate", "bundled:chat", *words)
 
 
 def test_points_of_a_study_say_it(tmp_path: Path) -> None:
@@ -154,30 +143,22 @@ def test_points_of_a_study_say_it(tmp_path: Path) -> None:
         "grid: {vary: [true, false]}\n"
     )
     result = invoke("sweep", study, "--artifact-dir", tmp_path / "out", "--workers", 1)
-    assert result.exit_code == 0, result.output
     assert "6 conversations ran, made of the 5" in " ".join(result.stdout.split())
 
 
 # --- an endpoint that knows prompts of an earlier run ----------------------------------------------------------------------
 
 
-class Remembers(JsonEndpoint):
+class Remembers(ChatEndpoint):
     def __init__(self) -> None:
-        super().__init__(Answers)
+        super().__init__(self._reply)
         self.prompts: list[str] = []
 
-
-class Answers(JsonHandler):
-    server: Remembers
-
-    def do_GET(self) -> None:
-        self.answer(200, {"data": [{"id": "m", "owned_by": "somebody"}]})
-
-    def do_POST(self) -> None:
-        prompt = json.dumps(self.body()["messages"])
-        cached = max((len(common(prompt, known)) for known in self.server.prompts), default=0)
-        self.server.prompts.append(prompt)
-        self.answer(200, completion("done", len(prompt), 2, prompt_tokens_details={"cached_tokens": cached}))
+    def _reply(self, body: Any) -> tuple[int, Any]:
+        prompt = json.dumps(body["messages"])
+        cached = max((len(common(prompt, known)) for known in self.prompts), default=0)
+        self.prompts.append(prompt)
+        return 200, completion("done", len(prompt), 2, prompt_tokens_details={"cached_tokens": cached})
 
 
 def common(one: str, other: str) -> str:
@@ -204,8 +185,9 @@ def conversations(folder: Path, count: int) -> Path:
 
 def ran(endpoint: Remembers, file: Path, *words: Any, status: int = 0) -> tuple[str, list[str]]:
     out = file.parent / "out"
-    result = invoke("run", file, "--url", endpoint.url, "--no-streaming", "--artifact-dir", out, "--overwrite", *words)
-    assert result.exit_code == status, result.output
+    result = invoke(
+        "run", file, "--url", endpoint.url, "--no-streaming", "--artifact-dir", out, "--overwrite", *words, status=status
+    )
     summary = out / "profile_export_aiperf.json"
     notes = json.loads(summary.read_text())["llmirage"]["notes"] if summary.exists() else []
     return " ".join(result.stdout.split()), notes

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from invoked import invoke, records_of
 from warm import llmirage
 
 from llmirage_client.cli import main
@@ -45,7 +45,6 @@ def numeric_options() -> dict[str, list[SettingOption]]:
     found = {}
     for name in main.list_commands(context):
         command = main.get_command(context, name)
-        assert command is not None
         options = [param for param in command.params if isinstance(param, SettingOption)]
         if numbers := [option for option in options if {int, float} & set(option.about.kinds)]:
             found[name] = numbers
@@ -69,10 +68,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "workload.jsonl").write_text("\n".join(lines))
     (folder / "study.yaml").write_text("isl: 40\nosl: 3\nrequests: 4\nconcurrency: 2\n")
     for name in "ab":
-        words = ["simulate", *LENGTHS, "--concurrency", "2", "--artifact-dir", str(folder / name)]
-        assert CliRunner().invoke(main, words).exit_code == 0
-    lines = (folder / "a" / "profile_export.jsonl").read_text().splitlines()
-    ids = [json.loads(line)["metadata"]["x_request_id"] for line in lines]
+        invoke("simulate", *LENGTHS, "--concurrency", "2", "--artifact-dir", folder / name)
+    ids = [record["metadata"]["x_request_id"] for record in records_of(folder / "a")]
     stamps = [json.dumps({"request_id": each, "instance": 0, "sent": [[1.0, 1]]}) for each in ids]
     (folder / "stamps").write_text("\n".join(stamps))
     named = {"stamps": "stamps", "workload": "workload.jsonl", "study": "study.yaml", "runs": "", "out": "out"}
@@ -109,7 +106,6 @@ def test_no_number_ends_in_a_traceback(places: dict[str, str], words: list[str])
         words += ["--artifact-dir", str(Path(places["out"]).parent / f"r{number}")]
     command = [*llmirage(), *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
         taking_too_long = threading.Timer(LONGEST_S, process.kill)
         taking_too_long.start()
         said = ""

@@ -6,51 +6,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from json_endpoint import JsonEndpoint, JsonHandler, completion
+from invoked import invoke, refusal
+from json_endpoint import ChatEndpoint, completion
 
 import llmirage
-from llmirage_client.cli import main
 
 AUDIT = ("--set", "audit=output_caching_test", "--model", "m", "--no-streaming")
 SAMPLES = ("--isl", "30", "--osl", "5", "--num-conversations", "12", "--concurrency", "1")
 
 
-class Endpoint(JsonEndpoint):
+class Endpoint(ChatEndpoint):
     """Takes 50 ms for a reply that it does not know. keeps: it knows those that it made. fails: prompts from then on."""
 
     def __init__(self, keeps: bool, fails: int = 1000) -> None:
+        super().__init__(self._reply)
         self.keeps, self.fails = keeps, fails
         self.prompts: list[str] = []
-        super().__init__(Handler)
 
-
-class Handler(JsonHandler):
-    server: Endpoint
-
-    def do_POST(self) -> None:
-        prompt = json.dumps(self.body()["messages"])
-        known = prompt in self.server.prompts
-        self.server.prompts.append(prompt)
-        if len(self.server.prompts) > self.server.fails:
-            self.answer(500, {"error": {"message": "no"}})
-            return
-        if not (known and self.server.keeps):
+    def _reply(self, body: Any) -> tuple[int, Any]:
+        prompt = json.dumps(body["messages"])
+        known = prompt in self.prompts
+        self.prompts.append(prompt)
+        if len(self.prompts) > self.fails:
+            return 500, {"error": {"message": "no"}}
+        if not (known and self.keeps):
             time.sleep(0.05)
-        self.answer(200, completion("a b c d e", 30, 5))
+        return 200, completion("a b c d e", 30, 5)
 
 
-def audited(endpoint: Endpoint, folder: Path, *words: str) -> Any:
+def audited(endpoint: Endpoint, folder: Path, *words: str, status: int = 0) -> Any:
     with endpoint.started():
         given = ("--url", endpoint.url, "--set", "preflight=false", "--artifact-dir", str(folder))
-        return CliRunner().invoke(main, ["run", *SAMPLES, *AUDIT, *given, *words])
+        return invoke("run", *SAMPLES, *AUDIT, *given, *words, status=status)
 
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_only_an_endpoint_that_keeps_replies_fails(keeps: bool, tmp_path: Path) -> None:
     endpoint = Endpoint(keeps)
-    result = audited(endpoint, tmp_path, "--set", "audit_threshold=0.5")
-    assert result.exit_code == (1 if keeps else 0), result.output
+    result = audited(endpoint, tmp_path, "--set", "audit_threshold=0.5", status=int(keeps))
     assert len(set(endpoint.prompts[:12])) == 12
     assert endpoint.prompts[12:] == [endpoint.prompts[0]] * 12
     folder = tmp_path / "audit"
@@ -67,8 +60,7 @@ def test_only_an_endpoint_that_keeps_replies_fails(keeps: bool, tmp_path: Path) 
 
 def test_another_sample_can_be_repeated_and_failures_are_not_completed(tmp_path: Path) -> None:
     endpoint = Endpoint(keeps=False, fails=14)
-    result = audited(endpoint, tmp_path, "--set", "audit_sample_index=5", "--json")
-    assert result.exit_code == 1
+    result = audited(endpoint, tmp_path, "--set", "audit_sample_index=5", "--json", status=1)
     assert set(endpoint.prompts[12:]) == {endpoint.prompts[5]}
     verdict = json.loads(result.stdout)
     assert (verdict["ref_completed"], verdict["audit_completed"]) == (12, 2)
@@ -90,9 +82,7 @@ def test_what_cannot_be_audited_is_refused_before_anything_runs(
     words: tuple[str, ...], problem: str, tmp_path: Path
 ) -> None:
     endpoint = Endpoint(keeps=False)
-    result = audited(endpoint, tmp_path / "new", *words)
-    assert result.exit_code == 2
-    assert problem in result.output
+    assert problem in audited(endpoint, tmp_path / "new", *words, status=2).output
     assert not endpoint.prompts
     assert not (tmp_path / "new").exists()
 
@@ -101,10 +91,8 @@ def test_scenarios_have_no_audit_as_in_mlperf(tmp_path: Path) -> None:
     file = tmp_path / "few.jsonl"
     file.write_text('{"text_input": "Hello there"}\n{"text_input": "Hello again"}\n')
     given = ["--url", "localhost:1", *AUDIT]
-    more = CliRunner().invoke(main, ["run", str(file), *given, "--num-conversations", "3"])
-    assert (more.exit_code, "3 distinct samples were asked for" in more.output) == (2, True), more.output
-    agents = CliRunner().invoke(main, ["run", str(file), *given, "--scenario", "mlperf-agentic", "--concurrency", "2"])
-    assert agents.exit_code == 1  # as any violation
+    assert "3 distinct samples were asked for" in refusal("run", file, *given, "--num-conversations", "3")
+    agents = invoke("run", file, *given, "--scenario", "mlperf-agentic", "--concurrency", "2", status=1)
     assert "--audit: the scenario has a load" in agents.output
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from invoked import records_of
 from proxies import HttpProxy, SocksProxy, http2_server
 from warm import llmirage
 
@@ -127,7 +128,7 @@ async def test_ctrl_c_keeps_the_records_of_what_finished(raw_server: MakeServer,
         process.send_signal(signal.SIGINT)
         said, _ = await asyncio.wait_for(process.communicate(), 30)
         assert process.returncode == 130, said.decode()
-        lines = [json.loads(line) for line in (tmp_path / "out/profile_export.jsonl").read_text().splitlines()]
+        lines = records_of(tmp_path / "out")
         assert sum(line.get("error") is None for line in lines) == 4
         assert len(lines) == 6
 

@@ -1,13 +1,11 @@
 """`llmirage catalog`: lists what is built in, as a table or as JSON."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from invoked import invoke, json_of, refusal
 
-from llmirage_client.cli import main
 from llmirage_client.commands.catalog import LISTS
 from llmirage_client.sweep.file import study_path
 from llmirage_client.workload import registry
@@ -19,16 +17,13 @@ from llmirage_server.perf.engines.lookup import list_engines
 
 
 def listed(what: str) -> list[dict[str, Any]]:
-    result = CliRunner().invoke(main, ["catalog", what, "--json"])
-    assert result.exit_code == 0
-    rows: list[dict[str, Any]] = json.loads(result.stdout)
+    rows: list[dict[str, Any]] = json_of("catalog", what)
     return rows
 
 
 @pytest.mark.parametrize("what", list(LISTS))
 def test_a_table_names_every_entry(what: str) -> None:
-    result = CliRunner().invoke(main, ["catalog", what])
-    assert result.exit_code == 0
+    result = invoke("catalog", what)
     assert "\x1b" not in result.stdout
     for row in listed(what):
         assert row["name"] in result.stdout
@@ -101,10 +96,9 @@ def test_each_bundled_file_has_its_paragraph_in_the_readme() -> None:
 
 
 def test_an_unknown_list_names_the_choices() -> None:
-    result = CliRunner().invoke(main, ["catalog", "planets"])
-    assert result.exit_code == 2
+    result = refusal("catalog", "planets")
     for what in LISTS:
-        assert what in result.stderr
+        assert what in result
 
 
 def test_studies_are_listed_by_the_name_that_sweep_takes() -> None:

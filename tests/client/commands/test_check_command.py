@@ -3,14 +3,11 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
-from llmirage_client.commands.workload_files import check
+from invoked import invoke
 
 
 def test_a_valid_file_is_summarised() -> None:
-    result = CliRunner().invoke(check, ["bundled:dag-agent-team"])
-    assert result.exit_code == 0
+    result = invoke("check", "bundled:dag-agent-team")
     assert result.stdout.splitlines() == [
         "bundled:dag-agent-team is valid",
         "  format          dag_jsonl",
@@ -27,7 +24,7 @@ def test_tokens_and_arrivals_are_summed(tmp_path: Path) -> None:
     call = f'{{"input_toks":40,"output_toks":2,"input_tok_ids":[{ids}]}}'
     path = tmp_path / "w.jsonl"
     path.write_text(f'{{"session_id":"s","arrival_time_ns":2500000000,"colour":1,"sub_requests":[{call},{call}]}}')
-    lines = CliRunner().invoke(check, [str(path)]).stdout.splitlines()
+    lines = invoke("check", path).stdout.splitlines()
     assert lines[5:] == [
         "  prompt tokens   80, mean 40 and longest 40 a call",
         "  reply tokens    4, mean 2 a call",
@@ -42,8 +39,7 @@ def test_tokens_and_arrivals_are_summed(tmp_path: Path) -> None:
 def test_a_bad_file_gives_every_problem_with_its_place_and_status_2(option: str, tmp_path: Path) -> None:
     path = tmp_path / "w.jsonl"
     path.write_text('{"session_id":"a","turns":[]}\n{"turns":[{"messages":"x"}]}\n')
-    result = CliRunner().invoke(check, [str(path), option, "dag_jsonl"])
-    assert result.exit_code == 2
+    result = invoke("check", path, option, "dag_jsonl", status=2)
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
         f"{path}: line 1: turns: List should have at least 1 item after validation, not 0 "
@@ -55,5 +51,5 @@ def test_a_bad_file_gives_every_problem_with_its_place_and_status_2(option: str,
 
 
 def test_a_missing_file_is_one_line_and_status_2() -> None:
-    result = CliRunner().invoke(check, ["nowhere.jsonl"])
-    assert (result.exit_code, result.stderr) == (2, "nowhere.jsonl: no such file\n")
+    result = invoke("check", "nowhere.jsonl", status=2)
+    assert result.stderr == "nowhere.jsonl: no such file\n"

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from invoked import invoke, refusal
 from workload_files import mutate, write
 
-from llmirage_client.commands.workload_files import convert as command
 from llmirage_client.workload.convert import ConversionError, convert
 from llmirage_client.workload.registry import FORMATS, load
 from llmirage_client.workload.session import WorkloadError
@@ -25,13 +24,8 @@ TALK = {"session_id": "a", "turns": [{"messages": [{"role": "user", "content": "
                                      {"messages": [{"role": "user", "content": "on"}], "delay": 250}]}  # fmt: skip
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(command, list(arguments))
-
-
 def test_a_conversation_becomes_a_multi_turn_line(tmp_path: Path) -> None:
-    result = run(write(tmp_path, TALK), "--to", "multi_turn")
-    assert result.exit_code == 0
+    result = invoke("convert", write(tmp_path, TALK), "--to", "multi_turn")
     assert json.loads(result.stdout) == {"session_id": "a", "turns": [{"text": "hi"}, {"text": "on", "delay": 250}]}
     assert result.stderr == "standard output: 1 conversation as multi_turn\n"
 
@@ -39,8 +33,7 @@ def test_a_conversation_becomes_a_multi_turn_line(tmp_path: Path) -> None:
 def test_what_would_be_lost_is_told_and_nothing_is_written(tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     path = write(tmp_path, TALK)
-    result = run(path, "--to", "share_gpt", "-o", str(output))
-    assert result.exit_code == 2
+    result = invoke("convert", path, "--to", "share_gpt", "-o", output, status=2)
     assert result.stderr == f"{path}: share_gpt cannot represent it; this would be lost or changed: delays ('a', turn 1)\n"
     assert not output.exists()
 
@@ -99,7 +92,7 @@ def test_an_orchestrator_keeps_its_rounds_and_think_times(tmp_path: Path) -> Non
 def test_texts_given_by_length_are_written_out_where_there_is_no_place_for_a_length(tmp_path: Path) -> None:
     line = '{"input_prompt_length": 30, "num_turns": 1, "assistant_response_length": [5], "tool_call_output_length": [7], '
     path = write(tmp_path, line + '"tool_call_latency": [0.5], "final_assistant_response_length": 6}')
-    rows = [json.loads(row) for row in run(path, "--to", "dag_jsonl").stdout.splitlines()]
+    rows = [json.loads(row) for row in invoke("convert", path, "--to", "dag_jsonl").stdout.splitlines()]
     tokenizer = load_tokenizer(None)[0]
     lengths = [len(tokenizer.encode(turn["messages"][0]["content"])) for turn in rows[0]["turns"]]
     assert lengths == [30, 7]
@@ -109,14 +102,16 @@ def test_texts_given_by_length_are_written_out_where_there_is_no_place_for_a_len
 
 def test_the_options_that_a_file_then_needs_are_told(tmp_path: Path) -> None:
     rows = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
-    result = run(write(tmp_path, {"session_id": "a", "turns": [{"messages": rows}]}), "--to", "custom_multi_turn")
+    result = invoke(
+        "convert", write(tmp_path, {"session_id": "a", "turns": [{"messages": rows}]}), "--to", "custom_multi_turn"
+    )
     assert "note: to load it, give --format custom_multi_turn --format-option any_role=true" in result.stderr
     assert "note: a failed request ends its conversation" in result.stderr
 
 
 def test_conversations_that_an_offset_leaves_out_are_not_written(tmp_path: Path) -> None:
     path = write(tmp_path, TALK, {**TALK, "session_id": "b"})
-    result = run(path, "--to", "dag_jsonl", "--dataset-offset", "1")
+    result = invoke("convert", path, "--to", "dag_jsonl", "--dataset-offset", "1")
     assert [json.loads(line)["session_id"] for line in result.stdout.splitlines()] == ["b"]
 
 
@@ -129,9 +124,7 @@ def test_conversations_that_an_offset_leaves_out_are_not_written(tmp_path: Path)
     ],
 )
 def test_bad_arguments_are_refused_with_status_2(arguments: tuple[str, ...], message: str) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert message in result.stderr
+    assert message in refusal("convert", *arguments)
 
 
 EXAMPLES: list[Any] = [

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from invoked import invoke, refusal
 
 from llmirage_client.commands.actions import workload_files as actions
-from llmirage_client.commands.workload_files import generate
 from llmirage_client.operations import workload_files as operations
 from llmirage_client.report import progress
 from llmirage_client.workload import registry
@@ -30,20 +29,14 @@ MADE_WITH = {
 }
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(generate, list(arguments))
-
-
 def rows(*arguments: str) -> list[dict[str, Any]]:
-    result = run(*arguments)
-    assert result.exit_code == 0, result.stderr
+    result = invoke("generate", *arguments)
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def generated(tmp_path: Path, *arguments: str) -> Workload:
     path = tmp_path / "generated.jsonl"
-    result = run(*arguments, "-o", str(path))
-    assert result.exit_code == 0, result.stderr
+    invoke("generate", *arguments, "-o", path)
     return registry.load(str(path))
 
 
@@ -56,8 +49,6 @@ def prompts(workload: Workload) -> dict[str, list[list[int]]]:
     found: dict[str, list[list[int]]] = {}
     for session in workload.sessions.values():
         for turn in session.turns:
-            assert turn.tokens is not None
-            assert turn.tokens.input_ids is not None
             found.setdefault(session.id, []).append(turn.tokens.input_ids.tolist())
     return found
 
@@ -116,8 +107,7 @@ def test_the_seed_decides_and_the_first_conversations_do_not_depend_on_how_many_
 @pytest.mark.parametrize("preset", sorted(presets()))
 def test_every_preset_loads_and_has_text_of_the_lengths_that_were_drawn(preset: str, tmp_path: Path) -> None:
     path = tmp_path / "w.jsonl"
-    result = run(preset, "--conversations", "5", "-o", str(path))
-    assert result.exit_code == 0
+    result = invoke("generate", preset, "--conversations", "5", "-o", path)
     workload = registry.load(str(path))
     assert len(workload.roots) == 5
     assert workload.notes == ()
@@ -185,13 +175,13 @@ def test_a_file_may_begin_with_a_preset_and_flags_win_over_it(tmp_path: Path) ->
 @pytest.mark.parametrize("preset", sorted(presets()))
 def test_what_show_prints_gives_the_same_workload(preset: str, tmp_path: Path) -> None:
     path = tmp_path / f"{preset}.yaml"
-    path.write_text(run(preset, "--conversations", "3", "--show").stdout)
+    path.write_text(invoke("generate", preset, "--conversations", "3", "--show").stdout)
     assert rows(str(path)) == rows(preset, "--conversations", "3")
 
 
 def test_the_table_holds_what_was_asked_and_what_was_generated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    told = run("chat", "--conversations", "400", "--set", "output=lognormal(mean=100,sigma=0.5)").stderr
+    told = invoke("generate", "chat", "--conversations", "400", "--set", "output=lognormal(mean=100,sigma=0.5)").stderr
     line = next(line for line in told.splitlines() if line.startswith("output")).split()
     asked, drawn = float(line[-7]), float(line[-6])
     assert asked == pytest.approx(100, rel=0.01)
@@ -222,8 +212,8 @@ def test_a_rate_alone_makes_poisson_arrivals() -> None:
 def test_a_packed_file_and_standard_output_hold_the_same(tmp_path: Path) -> None:
     path = tmp_path / "agents.jsonl.gz"
     options = ("--sessions", "2", "--no-token-ids")
-    run("-o", str(path), *options)
-    assert gzip.decompress(path.read_bytes()) == run("-o", "-", *options).stdout_bytes
+    invoke("generate", "-o", path, *options)
+    assert gzip.decompress(path.read_bytes()) == invoke("generate", "-o", "-", *options).stdout_bytes
     assert path.read_bytes()[4:8] == b"\0\0\0\0"  # no time stamp, so that the same command writes the same file
     assert list(tmp_path.iterdir()) == [path]
 
@@ -238,7 +228,7 @@ def test_a_large_file_is_written_in_parts_that_are_one_workload(
     monkeypatch.setattr(actions, "_KEPT_FOR_REUSE", 1)
     monkeypatch.setattr(actions, "QUIET_S", -1.0)
     monkeypatch.setattr(progress, "PLAIN_LINE_S", -1.0)
-    told = run(*command, "-o", str(tmp_path / "parts.jsonl.gz")).stderr
+    told = invoke("generate", *command, "-o", tmp_path / "parts.jsonl.gz").stderr
     assert not differences(whole, registry.load(str(tmp_path / "parts.jsonl.gz")))
     assert [line.split(" conv")[0] for line in told.splitlines()[:3]] == ["1 of 3", "2 of 3", "3 of 3"]
     assert "(of the first " in told
@@ -265,16 +255,13 @@ def test_a_large_file_is_written_in_parts_that_are_one_workload(
     ],
 )
 def test_bad_options_are_refused_with_status_2(arguments: tuple[str, ...], message: str) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert message in result.stderr
+    assert message in refusal("generate", *arguments)
 
 
 def test_all_that_is_wrong_with_a_file_is_told_with_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text("preset: rag\nturns: {mean: -3}\ndocuments:\n  pool: many\n  tokens: lognormal(mean=1)\nfoo: 1\n")
-    result = run(str(path))
-    assert result.exit_code == 2
+    result = invoke("generate", path, status=2)
     told = [line.removeprefix(f"{path}: ") for line in result.stderr.splitlines()]
     assert [line.split(": ")[:2] for line in told] == [
         ["line 2", "turns"],
@@ -283,14 +270,14 @@ def test_all_that_is_wrong_with_a_file_is_told_with_its_lines(tmp_path: Path) ->
         ["line 6", "foo"],
     ]
     path.write_text("a: [1\nb: 2")
-    assert "line 2: invalid YAML: " in run(str(path)).stderr
+    assert "line 2: invalid YAML: " in refusal("generate", path)
     path.write_text("- 1")
-    assert "must hold parameters as NAME: VALUE" in run(str(path)).stderr
+    assert "must hold parameters as NAME: VALUE" in refusal("generate", path)
 
 
 @pytest.mark.parametrize("name", sorted(MADE_WITH))
 def test_a_bundled_workload_is_what_its_command_writes(name: str, tmp_path: Path) -> None:
     # Fails when the tokenizer or a preset changed: write the files anew, as workloads/README.md says.
     path = tmp_path / "again.jsonl"
-    assert run(*MADE_WITH[name], "-o", str(path)).exit_code == 0
+    invoke("generate", *MADE_WITH[name], "-o", path)
     assert path.read_bytes() == gzip.decompress(registry.bundled()[name].read_bytes())

@@ -8,6 +8,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 from examples import command_of, commands
+from invoked import invoke, refusal
 
 from llmirage_client.cli import COMMANDS, main
 from llmirage_shared.command_line import FEW, SettingOption
@@ -101,11 +102,8 @@ def test_the_message_names_what_is_wrong(words: tuple[str, ...], message: str) -
 
 
 def test_a_server_that_is_not_there() -> None:
-    done = CliRunner().invoke(main, ["verdict", "localhost:1"])
-    assert (done.exit_code, done.stderr) == (
-        1,
-        "llmirage verdict: localhost:1: nothing listens there; `llmirage serve` starts a server\n",
-    )
+    said = "llmirage verdict: localhost:1: nothing listens there; `llmirage serve` starts a server\n"
+    assert invoke("verdict", "localhost:1", status=1).stderr == said
 
 
 CODE = "from llmirage_client.cli import main; main(prog_name='llmirage')"
@@ -176,8 +174,7 @@ def test_flags_of_other_tools_say_what_to_do_instead(name: str) -> None:
     told = {flag: text for flag, text in command.elsewhere.items() if flag != "*"}
     assert {flag for text in told.values() for flag in re.findall(r"--[\w-]+", text)} <= own
     assert not own & set(told)
-    done = CliRunner().invoke(main, [name, *(f"{flag}=5" for flag in told)])
-    assert done.exit_code == 2
+    done = invoke(name, *(f"{flag}=5" for flag in told), status=2)
     lines = [line.removeprefix("Error: ") for line in done.output.splitlines() if "no option" in line]
     assert lines == [f"no option {flag}: {text}" for flag, text in told.items()]
 
@@ -192,7 +189,6 @@ def test_flags_of_other_tools_say_what_to_do_instead(name: str) -> None:
     ],
 )
 def test_a_flag_that_resembles_none_may_be_one_of_an_engine(words: list[str], said: str) -> None:
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 2
-    assert said in done.output
-    assert ("--engine-args" in done.output) == ("--engine-args" in said)
+    found = refusal(*words)
+    assert said in found
+    assert ("--engine-args" in found) == ("--engine-args" in said)

@@ -6,35 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from json_endpoint import JsonEndpoint, JsonHandler, completion
+from invoked import invoke, summary_of
+from json_endpoint import ChatEndpoint, completion
 from served import serving
 
-from llmirage_client.cli import main
-from llmirage_client.commands.run import run
 from llmirage_shared.plural import rounded
 
 
-def endpoint(prompt_tokens: int, tokens: int, **more: Any) -> JsonEndpoint:
+def endpoint(prompt_tokens: int, tokens: int, **more: Any) -> ChatEndpoint:
     """Return an endpoint whose replies have these counts."""
-
-    class Handler(JsonHandler):
-        def do_GET(self) -> None:
-            self.answer(200, {"object": "list", "data": [{"id": "mine", "object": "model"}]})
-
-        def do_POST(self) -> None:
-            self.body()
-            self.answer(200, completion("word " * tokens, prompt_tokens, tokens) | more)
-
-    return JsonEndpoint(Handler)
+    return ChatEndpoint(lambda _: (200, completion("word " * tokens, prompt_tokens, tokens) | more), ["mine"])
 
 
-def run_against(lying: JsonEndpoint, *more: str) -> tuple[int, str]:
+def run_against(lying: ChatEndpoint, *more: object, status: int = 0) -> str:
     load = ("--isl", "200", "--osl", "50", "--requests", "4", "--concurrency", "2", "--no-streaming", "-m", "mine")
     with lying.started() as server:
-        result = CliRunner().invoke(main, ["run", "--url", server.url, *load, *more])
-    assert "Traceback" not in result.output
-    return result.exit_code, result.output
+        return invoke("run", "--url", server.url, *load, *more, status=status).output
 
 
 @pytest.mark.parametrize(
@@ -45,26 +32,22 @@ def run_against(lying: JsonEndpoint, *more: str) -> tuple[int, str]:
         (endpoint(200, 50, model="another"), "mine asked, another answered"),
     ],
 )
-def test_what_was_not_asked_for_is_told_first(lying: JsonEndpoint, told: str, tmp_path: Path) -> None:
-    status, output = run_against(lying, "--artifact-dir", str(tmp_path), "--fail-on-mismatch")
-    assert status == 3
+def test_what_was_not_asked_for_is_told_first(lying: ChatEndpoint, told: str, tmp_path: Path) -> None:
+    output = run_against(lying, "--artifact-dir", tmp_path, "--fail-on-mismatch", status=3)
     assert told in " ".join(output.partition("Latency in ms")[0].split())
-    summary = json.loads((tmp_path / "profile_export_aiperf.json").read_text())["llmirage"]
-    assert len(summary["mismatches"]) == 1
-    again = CliRunner().invoke(main, ["report", str(tmp_path)])
-    assert again.exit_code == 0
+    assert len(summary_of(tmp_path)["llmirage"]["mismatches"]) == 1
+    invoke("report", tmp_path)
     assert told in (tmp_path / "report.html").read_text()
 
 
 def test_without_the_option_the_status_is_that_of_the_requests(tmp_path: Path) -> None:
-    status, output = run_against(endpoint(200, 100), "--artifact-dir", str(tmp_path))
-    assert status == 0
+    output = run_against(endpoint(200, 100), "--artifact-dir", tmp_path)
     assert "100 came" in " ".join(output.split())
 
 
 def test_an_honest_endpoint_is_not_blamed(tmp_path: Path) -> None:
-    status, output = run_against(endpoint(212, 50, model="mine-2026"), "--artifact-dir", str(tmp_path), "--fail-on-mismatch")
-    assert (status, "asked" in output) == (0, False)
+    honest = endpoint(212, 50, model="mine-2026")
+    assert "asked" not in run_against(honest, "--artifact-dir", tmp_path, "--fail-on-mismatch")
 
 
 LOAD = ("--isl", "40", "--osl", "5", "--requests", "6", "--random-seed", "1")
@@ -79,9 +62,9 @@ def url() -> Iterator[str]:
 
 def lines(url: str, folder: Path, *words: str) -> list[str]:
     """The whole text, on lines as long as they are."""
-    result = CliRunner().invoke(run, [*LOAD, "--url", url, "--artifact-dir", str(folder), *words], env={"COLUMNS": "2000"})
-    assert result.exit_code == 0, result.output
-    return result.output.splitlines()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "2000")
+        return invoke("run", *LOAD, "--url", url, "--artifact-dir", folder, *words).output.splitlines()
 
 
 def told(folder: Path) -> list[dict[str, Any]]:

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from invoked import invoke, refusal
 
-from llmirage_client.cli import main
 from llmirage_client.measure.run_folder import find_runs
 from llmirage_client.report.output_files import new_folder
 
@@ -28,10 +27,6 @@ write_whole(Path(sys.argv[1]), write)
 """
 
 
-def simulate(*words: object) -> Result:
-    return CliRunner().invoke(main, ["simulate", *LOAD, *map(str, words)])
-
-
 def summary(folder: Path) -> bytes:
     return (folder / "profile_export_aiperf.json").read_bytes()
 
@@ -40,10 +35,10 @@ def test_every_simulation_has_its_own_folder_and_latest_is_the_last(tmp_path: Pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20260102-030405")  # both in the same second
     latest = tmp_path / "artifacts" / "latest"
-    assert simulate().exit_code == 0
+    invoke("simulate", *LOAD)
     assert latest.resolve().name == "simulation-20260102-030405"
     first = summary(latest)
-    assert simulate("--concurrency", 2).exit_code == 0
+    invoke("simulate", *LOAD, "--concurrency", 2)
     assert latest.resolve().name == "simulation-20260102-030405-2"
     assert summary(tmp_path / "artifacts" / "simulation-20260102-030405") == first != summary(latest)
 
@@ -57,47 +52,43 @@ def test_a_file_of_the_name_latest_stays(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_folder_with_files_is_refused_before_the_simulation(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    result = simulate("--artifact-dir", tmp_path)
-    assert result.exit_code == 2
-    assert f"--artifact-dir {tmp_path}: the folder is not empty; name another one, or add --overwrite" in result.output
+    assert f"--artifact-dir {tmp_path}: the folder is not empty; name another one, or add --overwrite" in refusal(
+        "simulate", *LOAD, "--artifact-dir", tmp_path
+    )
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
-    assert simulate("--artifact-dir", tmp_path, "--overwrite").exit_code == 0
+    invoke("simulate", *LOAD, "--artifact-dir", tmp_path, "--overwrite")
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_a_simulation_can_be_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    shown = simulate()
-    assert shown.exit_code == 0
+    shown = invoke("simulate", *LOAD)
     assert "HTML report: llmirage report artifacts/simulation-" in shown.output
-    assert CliRunner().invoke(main, ["report", "artifacts/latest"]).exit_code == 0
+    invoke("report", "artifacts/latest")
 
 
 def test_records_of_many_requests_are_written_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     per_request = {"profile_export.jsonl", "workload_timeline.json"}
     monkeypatch.setattr("llmirage_client.commands.actions.simulate.MANY", 2)
-    assert simulate("--artifact-dir", tmp_path, "--set", "records=true").exit_code == 0
+    invoke("simulate", *LOAD, "--artifact-dir", tmp_path, "--set", "records=true")
     assert {file.name for file in tmp_path.iterdir()} > per_request
-    without = simulate("--artifact-dir", tmp_path, "--overwrite")
-    assert without.exit_code == 0
+    without = invoke("simulate", *LOAD, "--artifact-dir", tmp_path, "--overwrite")
     assert "HTML report: the same command with --open, or with --set records=true for `llmirage report`" in " ".join(
         without.output.split()
     )
     assert not {file.name for file in tmp_path.iterdir()} & per_request  # nor are those of the first one left
     assert json.loads(summary(tmp_path))["request_count"]["avg"] == 3
-    result = CliRunner().invoke(main, ["report", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "which `simulate` writes with --set records=true" in result.output
+    assert "which `simulate` writes with --set records=true" in refusal("report", tmp_path)
 
 
 def test_records_are_left_out_when_asked_for(tmp_path: Path) -> None:
-    assert simulate("--artifact-dir", tmp_path, "--set", "records=false").exit_code == 0
+    invoke("simulate", *LOAD, "--artifact-dir", tmp_path, "--set", "records=false")
     assert not (tmp_path / "profile_export.jsonl").exists()
 
 
 def test_the_link_makes_no_second_run_of_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert simulate().exit_code == 0
+    invoke("simulate", *LOAD)
     assert len(find_runs("artifacts")) == len(find_runs("artifacts/latest")) == 1
 
 
@@ -113,7 +104,7 @@ def test_a_process_killed_while_it_writes_leaves_nothing(tmp_path: Path) -> None
 def test_without_nameless_files_the_next_one_removes_what_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmirage_client.report.output_files._nameless", lambda folder: None)
     (tmp_path / ".profile_export_aiperf.json.part").write_text("cut off")
-    assert simulate("--artifact-dir", tmp_path, "--overwrite").exit_code == 0
+    invoke("simulate", *LOAD, "--artifact-dir", tmp_path, "--overwrite")
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
 
 
@@ -124,11 +115,8 @@ def test_a_study_does_not_mix_its_results_with_other_files(tmp_path: Path) -> No
     out.mkdir()
     (out / "results.csv").write_text("mine")
     words = ["sweep", str(study), "--workers", "1", "--artifact-dir", str(out)]
-    refused = CliRunner().invoke(main, words)
-    assert refused.exit_code == 2
-    assert "has files that are no results of a study" in refused.output
+    assert "has files that are no results of a study" in refusal(*words)
     (out / "results.csv").unlink()
-    assert CliRunner().invoke(main, words).exit_code == 0
-    again = CliRunner().invoke(main, words)
-    assert again.exit_code == 0
+    invoke(*words)
+    again = invoke(*words)
     assert "2 points from earlier results" in again.output

@@ -1,16 +1,14 @@
 """What `llmirage run` finds out before its load starts, and loads that need no file, against the server itself."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from invoked import invoke, summary_of
 from json_endpoint import JsonEndpoint, JsonHandler, completion
-
-from llmirage_client.commands.run import run
+from workload_files import write
 
 LOAD = ("--isl", 40, "--osl", 3, "--requests", 4, "--random-seed", 1)
 
@@ -57,17 +55,14 @@ def gateway(**known: Any) -> Iterator[tuple[str, list[str]]]:
         yield server.url, prompts
 
 
-def invoke(tmp_path: Path, url: str, *words: object) -> Result:
-    places = ("--url", url, "--artifact-dir", tmp_path / "out")
-    return CliRunner().invoke(run, [*map(str, (*places, *(words or LOAD)))])
+def ran(tmp_path: Path, url: str, *words: object, status: int = 0) -> str:
+    """Run a load; return what was printed."""
+    return invoke("run", "--url", url, "--artifact-dir", tmp_path / "out", *words, status=status).output
 
 
 def test_a_dead_endpoint_is_told_in_one_line_before_anything_is_written(tmp_path: Path) -> None:
-    result = invoke(tmp_path, "127.0.0.1:9", *LOAD, "--model", "m")
-    assert result.exit_code == 2
-    assert (
-        result.output == "http://127.0.0.1:9/v1: nothing listens at 127.0.0.1:9 (--set preflight=false skips this request)\n"
-    )
+    result = ran(tmp_path, "127.0.0.1:9", *LOAD, "--model", "m", status=2)
+    assert result == "http://127.0.0.1:9/v1: nothing listens at 127.0.0.1:9 (--set preflight=false skips this request)\n"
     assert not (tmp_path / "out").exists()
 
 
@@ -82,10 +77,9 @@ def test_a_dead_endpoint_is_told_in_one_line_before_anything_is_written(tmp_path
 )
 def test_a_wrong_model_path_or_key_is_told_in_one_line(tmp_path: Path, known: dict[str, Any], said: str) -> None:
     with gateway(**known) as (url, prompts):
-        result = invoke(tmp_path, url, *LOAD, "--model", "m")
-    assert result.exit_code == 2
-    assert said in result.output
-    assert result.output.count("\n") == 1
+        result = ran(tmp_path, url, *LOAD, "--model", "m", status=2)
+    assert said in result
+    assert result.count("\n") == 1
     assert prompts == ["Hello"]
 
 
@@ -101,22 +95,21 @@ def test_a_wrong_model_path_or_key_is_told_in_one_line(tmp_path: Path, known: di
 )
 def test_what_may_well_work_is_not_refused(tmp_path: Path, known: dict[str, Any]) -> None:
     with gateway(**known) as (url, prompts):
-        result = invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming")
-    assert result.exit_code == (1 if "status" in known else 0), result.output
+        ran(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", status=(1 if "status" in known else 0))
     assert prompts.count("Hello") == (0 if known["models"] == ["m"] else 1)
     assert len(prompts) - prompts.count("Hello") == 4
 
 
 def test_no_preflight_asks_nothing(tmp_path: Path) -> None:
     with gateway(models=None) as (url, prompts):
-        assert invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--set", "preflight=false").exit_code == 0
+        ran(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--set", "preflight=false")
     assert len(prompts) == 4
     assert "Hello" not in prompts
 
 
 def test_a_sweep_asks_once(tmp_path: Path) -> None:
     with gateway(models=None) as (url, prompts):
-        assert invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--concurrency", "1,2").exit_code == 0
+        ran(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--concurrency", "1,2")
     assert prompts.count("Hello") == 1
 
 
@@ -152,9 +145,9 @@ def test_what_the_server_runs_is_kept(
     tmp_path: Path, owner: str, info: Any, asked: list[str], deployment: list[dict[str, Any]] | None
 ) -> None:
     with gateway(models=["m"], owner=owner, info=info) as (url, paths):
-        assert invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--concurrency", "1,2").exit_code == 0
+        ran(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--concurrency", "1,2")
     assert [path for path in paths if path.startswith("/")] == asked
-    summaries = [json.loads(path.read_text()) for path in tmp_path.rglob("profile_export_aiperf.json")]
+    summaries = [summary_of(path.parent) for path in tmp_path.rglob("profile_export_aiperf.json")]
     assert [summary["llmirage"].get("deployment") for summary in summaries] == [deployment] * 2
 
 
@@ -184,9 +177,9 @@ TEXT = (
 )
 def test_vllm_is_asked_for_what_it_tells(tmp_path: Path, info: Any, told: dict[str, Any]) -> None:
     with gateway(models=["m"], owner="vllm", info=info, metrics=METRICS) as (url, paths):
-        assert invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming").exit_code == 0
+        ran(tmp_path, url, *LOAD, "--model", "m", "--no-streaming")
     assert [path for path in paths if path.startswith("/")] == ["/server_info?config_format=json", "/metrics"]
-    summary = json.loads((tmp_path / "out/profile_export_aiperf.json").read_text())
+    summary = summary_of(tmp_path / "out")
     [pool] = summary["llmirage"]["deployment"]
     of_metrics = {"engine": "vllm", "model": "m", "block_size": 16, "num_gpu_blocks_override": 2048}
     assert pool.items() >= (of_metrics | told).items()
@@ -195,16 +188,15 @@ def test_vllm_is_asked_for_what_it_tells(tmp_path: Path, info: Any, told: dict[s
 def test_equal_instances_of_two_servers_are_one_pool(tmp_path: Path) -> None:
     known = {"models": ["m"], "owner": "llmirage", "info": {"deployment": [POOL]}}
     with gateway(**known) as (one, _), gateway(**known) as (two, _):
-        assert invoke(tmp_path, f"{one},{two}", *LOAD, "--model", "m", "--no-streaming").exit_code == 0
-    summary = json.loads((tmp_path / "out/profile_export_aiperf.json").read_text())
+        ran(tmp_path, f"{one},{two}", *LOAD, "--model", "m", "--no-streaming")
+    summary = summary_of(tmp_path / "out")
     assert summary["llmirage"]["deployment"] == [POOL | {"instances": 6}]
 
 
 def test_lengths_in_aiperfs_words(tmp_path: Path) -> None:
     words = ("--synthetic-input-tokens-mean", 50, "--output-tokens-mean", 3, "--request-count", 6, "--session-turns-mean", 2)
     with gateway(models=["m"]) as (url, prompts):
-        result = invoke(tmp_path, url, *words, "--synthetic-input-tokens-stddev", 5, "--model", "m", "--no-streaming")
-    assert result.exit_code == 0, result.output
+        ran(tmp_path, url, *words, "--synthetic-input-tokens-stddev", 5, "--model", "m", "--no-streaming")
     assert len(prompts) == 6
     assert len(set(prompts)) == 3  # of three sessions, each of which sends its first message twice
     assert len({len(prompt.split()) for prompt in prompts}) > 1  # as long as the deviation has them
@@ -213,20 +205,19 @@ def test_lengths_in_aiperfs_words(tmp_path: Path) -> None:
 def test_a_shared_prefix_is_sent_before_every_prompt(tmp_path: Path) -> None:
     words = ("--isl", 40, "--osl", 3, "--num-conversations", 5, "--shared-prefix", 100, "--endpoint-type", "chat")
     with gateway(models=["m"]) as (url, prompts):
-        assert invoke(tmp_path, url, *words, "--model", "m", "--no-streaming").exit_code == 0
+        ran(tmp_path, url, *words, "--model", "m", "--no-streaming")
     assert len(set(prompts)) == 5
     halves = {prompt[: len(prompt) // 2] for prompt in prompts}
     assert len({half[:150] for half in halves}) == 1
 
 
 def test_a_file_under_aiperfs_name_for_it(tmp_path: Path) -> None:
-    file = tmp_path / "file.jsonl"
-    file.write_text(json.dumps({"text": "one"}) + "\n")
+    file = write(tmp_path, {"text": "one"})
     with gateway(models=["m"]) as (url, prompts):
         words = ("--input-file", file, "--model", "m", "--no-streaming")
-        assert invoke(tmp_path, url, *words).exit_code == 0
-        both = invoke(tmp_path, url, file, *words, "--overwrite")
-        neither = invoke(tmp_path, url, "--model", "m", "--overwrite")
+        ran(tmp_path, url, *words)
+        both = ran(tmp_path, url, file, *words, "--overwrite", status=2)
+        neither = ran(tmp_path, url, "--model", "m", "--overwrite", status=2)
     assert prompts == ["one"]
-    assert "give WORKLOAD or --input-file, not both" in both.output
-    assert "give a workload (a file, bundled:NAME or a preset), or --isl and --osl" in neither.output
+    assert "give WORKLOAD or --input-file, not both" in both
+    assert "give a workload (a file, bundled:NAME or a preset), or --isl and --osl" in neither

@@ -6,30 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from invoked import invoke, json_of, refusal, summary_of
 
 from llmirage import Server
-from llmirage_client.cli import main
 
 CLUSTER = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm"]
 
 
-def invoke(*words: Any) -> Result:
-    return CliRunner().invoke(main, list(map(str, words)))
-
-
 def notes(folder: Path, *words: Any) -> list[str]:
-    result = invoke("simulate", "--isl", 500, "--osl", 20, *words, "--artifact-dir", folder)
-    assert result.exit_code == 0, result.output
-    exported = json.loads((folder / "profile_export_aiperf.json").read_text())
+    invoke("simulate", "--isl", 500, "--osl", 20, *words, "--artifact-dir", folder)
+    exported = summary_of(folder)
     said: list[str] = exported["llmirage"]["notes"]
     return said
 
 
 def simulated(*words: Any) -> dict[str, Any]:
-    result = invoke("simulate", *words, "--json")
-    assert result.exit_code == 0, result.output
-    figures: dict[str, Any] = json.loads(result.stdout)
+    figures: dict[str, Any] = json_of("simulate", *words)
     return figures
 
 
@@ -38,16 +30,16 @@ def simulated(*words: Any) -> dict[str, Any]:
 def test_lengths_beside_a_file_are_refused(command: list[str], option: list[Any]) -> None:
     if command[0] == "size" and option[0] == "--requests":
         pytest.skip("size has the option for files, too")
-    result = invoke(command[0], "bundled:chat", *command[1:], "--request-rate", 3, *option)
-    assert result.exit_code == 2
-    assert f"{option[0]} describes a load without a file: give it or WORKLOAD, not both" in result.stderr
+    assert f"{option[0]} describes a load without a file: give it or WORKLOAD, not both" in refusal(
+        command[0], "bundled:chat", *command[1:], "--request-rate", 3, *option
+    )
 
 
 @pytest.mark.parametrize("command", [["simulate"], ["size", "--slo", "ttft_p99<1s"], ["run", "--url", "localhost:1"]])
 def test_a_pause_between_requests_of_sessions_of_one_is_refused(command: list[str]) -> None:
-    result = invoke(*command, "--isl", 100, "--osl", 10, "--think-time", 5, "--request-rate", 3)
-    assert result.exit_code == 2
-    assert "--think-time is the pause between requests of a session: give --turns, which is 1" in result.stderr
+    assert "--think-time is the pause between requests of a session: give --turns, which is 1" in refusal(
+        *command, "--isl", 100, "--osl", 10, "--think-time", 5, "--request-rate", 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,9 +65,7 @@ def test_objectives_that_no_deployment_changes_are_refused(slo: str, osl: int, s
         "--slo",
         f"ttft_p99<1s,{slo}",
     ]
-    refused = invoke("size", *words)
-    assert refused.exit_code == 2
-    assert f"--slo: {said}" in refused.stderr
+    assert f"--slo: {said}" in refusal("size", *words)
 
 
 def test_a_rate_that_too_few_conversations_could_offer_is_told(tmp_path: Path) -> None:
@@ -92,8 +82,10 @@ def test_models_that_got_no_request_are_told(tmp_path: Path) -> None:
     told = notes(tmp_path / "out", "--cluster", cluster, "--requests", 20, "--request-rate", 5)
     said = "No request was for Qwen/Qwen3-32B: 4 GPUs of the cluster served nothing"
     assert any(said in note for note in told)
-    result = invoke("simulate", "--isl", 500, "--osl", 20, "--cluster", cluster, "--requests", 20, "--json")
-    assert any(said in note for note in json.loads(result.stdout)["notes"])
+    assert any(
+        said in note
+        for note in json_of("simulate", "--isl", 500, "--osl", 20, "--cluster", cluster, "--requests", 20)["notes"]
+    )
 
 
 def test_studies_say_it_too(tmp_path: Path) -> None:
@@ -102,12 +94,9 @@ def test_studies_say_it_too(tmp_path: Path) -> None:
     load = {"name": "x", "isl": 500, "osl": 20, "requests": 20, "gpu": "h100_sxm", "pools": pools}
     words = ["sweep", study, "--artifact-dir", tmp_path / "out", "--workers", 1]
     study.write_text(json.dumps(load | {"grid": {"think_time": [0, 5]}}))
-    refused = invoke(*words)
-    assert refused.exit_code == 2
-    assert "think_time is the pause between requests of a session: give turns, which is 1" in refused.stderr
+    assert "think_time is the pause between requests of a session: give turns, which is 1" in refusal(*words)
     study.write_text(json.dumps(load | {"grid": {"request_rate": [5]}}))
-    result = invoke(*words)
-    assert result.exit_code == 0, result.output
+    invoke(*words)
     row = json.loads((tmp_path / "out" / "results.jsonl").read_text())
     assert "No request was for Qwen/Qwen3-32B: 1 GPU of the cluster" in row["reason"]
 
@@ -118,7 +107,6 @@ def test_users_who_are_all_alike_are_said_to_come_in_bursts(tmp_path: Path, thin
     found = notes(tmp_path / "run", *CLUSTER, *asked)
     assert any("stay in step and come as bursts" in note for note in found) is said
     sized = invoke("size", "--slo", "ttft_p50<9s", "--isl", 500, "--osl", 20, "--tps", 1, "--model", "llama-3.1-8b", *asked)
-    assert sized.exit_code == 0, sized.output
     assert ("come as bursts" in sized.stdout.replace("\n", " ")) is said
 
 
@@ -174,9 +162,9 @@ def test_short_turns_reach_every_server(tmp_path: Path, settings: Any, tokens: i
         words = [
             "run", file, "--url", server.base_url, "--endpoint-type", "responses", "--model", "m", "--artifact-dir", out,
         ]  # fmt: skip
-        result = CliRunner().invoke(main, [str(word) for word in words])
+        result = invoke(*([str(word) for word in words]))
     assert result.exit_code == 0, result.output
-    summary = json.loads((out / "profile_export_aiperf.json").read_text())
+    summary = summary_of(out)
     assert summary["request_count"]["avg"] == 2
     assert summary["output_sequence_length"]["max"] == tokens
     assert [note for note in summary["llmirage"]["notes"] if "limit" in note] == notes

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from column_records import record
+from invoked import invoke, summary_of
 
 import llmirage
-from llmirage_client.commands.studies import route_score as command
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import RequestError
 from llmirage_client.operations.route_score import RouteScore, route_score
@@ -58,14 +57,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def scored(folder: Path, *more: str) -> Result:
-    return CliRunner().invoke(command, [str(folder / "run"), str(folder / "stamps"), *CLUSTER, *more])
+def scored(folder: Path, *more: str, status: int = 0) -> str:
+    return invoke("route-score", folder / "run", folder / "stamps", *CLUSTER, *more, status=status).output
 
 
 def test_a_run_is_compared_with_simulations_of_its_load(measured: Path) -> None:
-    result = scored(measured, "--routers", "llm-d:prefix-cache=3,queue=1,session,round_robin", "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.output)
+    found = json.loads(scored(measured, "--routers", "llm-d:prefix-cache=3,queue=1,session,round_robin", "--json"))
     assert list(found["routers"]) == ["llm-d:prefix-cache=3,queue=1", "session", "round_robin"]
     every = [found["measured"], found["best"], *found["routers"].values()]
     assert {(one["requests"], one["placed"], one["failed"]) for one in every} == {(15, 15, 0)}
@@ -73,9 +70,9 @@ def test_a_run_is_compared_with_simulations_of_its_load(measured: Path) -> None:
     assert found["best"]["hit_rate"] == hits[0] > hits[1]
     assert found["measured"]["hit_rate"] < hits[0]
     assert min(one["ttft_over_best"]["mean"] for one in (every[0], *every[2:])) > 1
-    report = json.loads((measured / "run/profile_export_aiperf.json").read_text())
+    report = summary_of(measured / "run")
     assert found["measured"]["ttft_ms"]["mean"] == pytest.approx(report["time_to_first_token"]["avg"])
-    table = scored(measured, "--routers", "session").output
+    table = scored(measured, "--routers", "session")
     assert [line.split()[0] for line in table.splitlines()[4:]] == ["measured", "best", "session"]
 
 
@@ -87,8 +84,7 @@ def test_a_run_is_compared_with_simulations_of_its_load(measured: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_refused(measured: Path, more: tuple[str, ...], problem: str) -> None:
-    result = scored(measured, *more)
-    assert (result.exit_code, problem in result.output) == (2, True), result.output
+    assert problem in scored(measured, *more, status=2)
 
 
 def test_simulated_conversations_in_messages_know_their_instances() -> None:

@@ -3,27 +3,24 @@
 import csv
 import json
 import signal
-import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from invoked import interrupted, invoke, records_of, summary_of
 from json_endpoint import JsonEndpoint, JsonHandler
-from warm import llmirage
+from workload_files import conversation, write
 
-from llmirage_client.commands.run import run
 from llmirage_client.load.calls import PromptTooShortError, TokenCalls
 
 OK = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "fine"}, "finish_reason": "stop"}]}
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"par"}}]}\n\n'
 FORKED = (
-    '{"session_id":"root","turns":[{"messages":[{"role":"user","content":"root"}],"forks":["kid"]}]}\n'
-    '{"session_id":"kid","turns":[{"messages":[{"role":"user","content":"kid 0"}]},'
-    '{"messages":[{"role":"user","content":"kid 1"}]}]}\n'
+    {"session_id": "root", "turns": [{"messages": [{"role": "user", "content": "root"}], "forks": ["kid"]}]},
+    conversation("kid 0", "kid 1", name="kid"),
 )
 
 
@@ -80,23 +77,10 @@ def server() -> Iterator[Misbehaving]:
         server.released.set()
 
 
-def chain(folder: Path, *texts: str) -> Path:
-    file = folder / "chain.jsonl"
-    turns = [{"messages": [{"role": "user", "content": text}]} for text in texts]
-    file.write_text(json.dumps({"session_id": "s", "turns": turns}) + "\n")
-    return file
-
-
-def invoke(file: Path, server: Misbehaving, *arguments: object) -> Result:
-    out = ("--artifact-dir", file.parent / "out") if "--artifact-dir" not in arguments else ()
-    result = CliRunner().invoke(run, [*map(str, (file, "--url", f"{server.url}/v1", *out, *arguments))])
-    assert "Traceback" not in result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "out" / "profile_export.jsonl").read_text().splitlines()]
+def ran(server: Misbehaving, file: object, *words: object, status: int = 0) -> Result:
+    """Run a workload, with its files beside it unless the words say where."""
+    out = () if "--artifact-dir" in words else ("--artifact-dir", Path(str(file)).parent / "out")
+    return invoke("run", file, "--url", f"{server.url}/v1", *out, *words, status=status)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +96,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def test_a_fault_is_recorded_and_the_turns_after_it_still_go_out(
     server: Misbehaving, tmp_path: Path, fault: str, code: int | None, kind: str
 ) -> None:
-    result = invoke(chain(tmp_path, "before", fault, "after"), server)
-    assert result.exit_code == 1, result.output
-    before, failed, after = records(tmp_path)
+    ran(server, write(tmp_path, conversation("before", fault, "after")), status=1)
+    before, failed, after = records_of(tmp_path / "out")
     assert "error" not in before
     assert "error" not in after
     assert (failed["error"].get("code"), failed["error"]["type"]) == (code, kind)
@@ -123,13 +106,11 @@ def test_a_fault_is_recorded_and_the_turns_after_it_still_go_out(
 
 
 def test_the_files_of_a_run_agree_with_each_other_and_with_the_wire(server: Misbehaving, tmp_path: Path) -> None:
-    file = tmp_path / "forked.jsonl"
-    file.write_text(FORKED)
-    assert invoke(file, server).exit_code == 0
+    ran(server, write(tmp_path, *FORKED))
     out = tmp_path / "out"
-    report = json.loads((out / "profile_export_aiperf.json").read_text())
+    report = summary_of(out)
     rows = {row[0]: row for row in csv.reader((out / "profile_export_aiperf.csv").read_text().splitlines()) if row}
-    lines = records(tmp_path)
+    lines = records_of(tmp_path / "out")
     assert len(lines) == len(server.seen) == 3
     assert report["request_count"]["avg"] == 3
     assert report["branch_stats"]["children_completed"] == 1
@@ -144,20 +125,17 @@ def test_the_files_of_a_run_agree_with_each_other_and_with_the_wire(server: Misb
 
 
 def test_inputs_json_of_a_run_sends_the_same_bodies_again(server: Misbehaving, tmp_path: Path) -> None:
-    file = tmp_path / "forked.jsonl"
-    file.write_text(FORKED)
-    invoke(file, server)
+    ran(server, write(tmp_path, *FORKED))
     first = [body for _, body in server.seen]
     server.seen.clear()
-    assert invoke(tmp_path / "out" / "inputs.json", server, "--artifact-dir", tmp_path / "again").exit_code == 0
+    ran(server, tmp_path / "out" / "inputs.json", "--artifact-dir", tmp_path / "again")
     assert [body for _, body in server.seen] == first
 
 
 def test_headers_keys_and_extra_inputs_reach_the_endpoint(server: Misbehaving, tmp_path: Path) -> None:
     options = ["--api-key", "sk-1", "-H", "X-Team:blue", "--header", "X-Empty:"]
     options += ["--extra-inputs", "temperature:0.5", "--extra-inputs", "name:x:y"]
-    result = invoke(chain(tmp_path, "a"), server, *options, "--extra-inputs", '{"temperature": 1, "stop": ["\\n"]}')
-    assert result.exit_code == 0, result.output
+    ran(server, write(tmp_path, conversation("a")), *options, "--extra-inputs", '{"temperature": 1, "stop": ["\\n"]}')
     ((headers, body),) = server.seen
     assert (headers["Authorization"], headers["X-Team"], headers["X-Empty"]) == ("Bearer sk-1", "blue", "")
     assert (body["temperature"], body["name"], body["stop"]) == (1, "x:y", ["\n"])
@@ -167,18 +145,15 @@ def test_headers_keys_and_extra_inputs_reach_the_endpoint(server: Misbehaving, t
 
 def test_of_several_models_one_must_be_named(server: Misbehaving, tmp_path: Path) -> None:
     server.models = ["small", "large"]
-    result = invoke(chain(tmp_path, "a"), server)
-    assert result.exit_code == 2
+    result = ran(server, write(tmp_path, conversation("a")), status=2)
     assert "small, large" in result.output
     assert "--model" in result.output
     assert server.seen == []
 
 
 def test_every_problem_of_a_file_is_told_with_its_line_before_anything_is_sent(server: Misbehaving, tmp_path: Path) -> None:
-    file = tmp_path / "bad.jsonl"
-    file.write_text('{"session_id":"a","turns":[{"messages":[{}]}]}\n\n{"turns":[{"messages":3}]}\n')
-    result = invoke(file, server, "--format", "dag_jsonl")
-    assert result.exit_code == 2
+    file = write(tmp_path, {"session_id": "a", "turns": [{"messages": [{}]}]}, "", {"turns": [{"messages": 3}]})
+    result = ran(server, file, "--format", "dag_jsonl", status=2)
     assert result.stderr.splitlines() == [
         f"{file}: line 1: turns.0: Value error, Each message must have a 'role' key, but message at index 0 does not",
         f"{file}: line 3: session_id: Field required",
@@ -188,64 +163,52 @@ def test_every_problem_of_a_file_is_told_with_its_line_before_anything_is_sent(s
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_sent(server: Misbehaving, tmp_path: Path) -> None:
-    file = chain(tmp_path, "a")
-    result = invoke(file, server, "--artifact-dir", file / "below")
-    assert result.exit_code == 2
-    assert "--artifact-dir" in result.output
+    file = write(tmp_path, conversation("a"))
+    assert "--artifact-dir" in ran(server, file, "--artifact-dir", f"{file}/below", status=2).output
     assert server.seen == []
 
 
 def test_requests_that_the_end_of_the_duration_cuts_off_did_not_fail(server: Misbehaving, tmp_path: Path) -> None:
     limits = ("--benchmark-duration", 0.3, "--benchmark-grace-period", 0)
-    result = invoke(chain(tmp_path, "a", "hang"), server, *limits)
-    assert result.exit_code == 0, result.output
-    assert [line["metadata"]["was_cancelled"] for line in records(tmp_path)] == [False, True]
+    ran(server, write(tmp_path, conversation("a", "hang")), *limits)
+    assert [line["metadata"]["was_cancelled"] for line in records_of(tmp_path / "out")] == [False, True]
 
 
 def test_a_run_without_a_single_reply_is_no_success(server: Misbehaving, tmp_path: Path) -> None:
     limits = ("--benchmark-duration", 0.2, "--benchmark-grace-period", 0)
-    assert invoke(chain(tmp_path, "hang"), server, *limits).exit_code == 1
+    ran(server, write(tmp_path, conversation("hang")), *limits, status=1)
 
 
-def interrupted(
-    file: Path, server: Misbehaving, when: Callable[[], bool], *signals: signal.Signals
-) -> tuple[int, str, list[dict[str, Any]]]:
-    """The command in a process of its own, which gets the signals in order: status, output and records."""
-    arguments = [str(file), "--url", f"{server.url}/v1", "--artifact-dir", str(file.parent / "out")]
-    command = [*llmirage(), "run", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        while not when() and process.poll() is None:
-            time.sleep(0.01)
-        for number in signals:
-            process.send_signal(number)
-        output, _ = process.communicate(timeout=20)
-    assert "Traceback" not in output
-    return process.returncode, output, records(file.parent)
+def stopped(server: Misbehaving, folder: Path, *texts: str, requests: int, signals: Any) -> tuple[int, str, list[Any]]:
+    """Signal a run once so many requests came; return its status, its output and its records."""
+    words = (write(folder, conversation(*texts)), "--url", f"{server.url}/v1", "--artifact-dir", folder / "out")
+    status, output = interrupted("run", *words, when=lambda: len(server.seen) == requests, signals=signals)
+    return status, output, records_of(folder / "out")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_writes_all_its_files_and_the_request_in_flight(
     server: Misbehaving, tmp_path: Path, number: signal.Signals
 ) -> None:
-    file = chain(tmp_path, "a", "hang", "never")
-    status, output, lines = interrupted(file, server, lambda: len(server.seen) == 2, number)
+    status, output, lines = stopped(server, tmp_path, "a", "hang", "never", requests=2, signals=[number])
     assert status == 130, output
+    assert "1 request ok" in output
     assert [line["metadata"]["was_cancelled"] for line in lines] == [False, True]
-    report = json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())
+    report = summary_of(tmp_path / "out")
     assert (report["was_cancelled"], report["request_count"]["avg"]) == (True, 1)
     assert (tmp_path / "out" / "profile_export_aiperf.csv").exists()
     assert len(json.loads((tmp_path / "out" / "inputs.json").read_text())["data"][0]["payloads"]) == 2
 
 
 def test_a_run_interrupted_before_its_first_reply_is_reported_too(server: Misbehaving, tmp_path: Path) -> None:
-    status, output, lines = interrupted(chain(tmp_path, "hang"), server, lambda: bool(server.seen), signal.SIGINT)
+    status, output, lines = stopped(server, tmp_path, "hang", requests=1, signals=[signal.SIGINT])
     assert status == 130, output
     assert [line["metadata"]["was_cancelled"] for line in lines] == [True]
 
 
 def test_two_interrupts_end_a_run_at_once_and_finished_requests_are_on_disk(server: Misbehaving, tmp_path: Path) -> None:
     both = (signal.SIGINT, signal.SIGTERM)  # two of the same kind could arrive as one
-    status, output, lines = interrupted(chain(tmp_path, "a", "hang"), server, lambda: len(server.seen) == 2, *both)
+    status, output, lines = stopped(server, tmp_path, "a", "hang", requests=2, signals=both)
     assert status in (130, -signal.SIGTERM), output  # the second may come after the run's own handlers are gone
     assert lines[0]["metadata"]["was_cancelled"] is False
 
@@ -257,8 +220,6 @@ def test_what_stops_a_run_from_inside_is_told_in_its_own_words(
         raise PromptTooShortError("there is no room for it")
 
     monkeypatch.setattr(TokenCalls, "plan", refuse)
-    file = tmp_path / "flat.jsonl"
-    file.write_text('{"session_id":"s","arrival_time_ns":0,"input_toks":50,"output_toks":3}\n')
-    result = invoke(file, server, "--format", "agentic_jsonl")
-    assert result.exit_code == 2
+    file = write(tmp_path, {"session_id": "s", "arrival_time_ns": 0, "input_toks": 50, "output_toks": 3})
+    result = ran(server, file, "--format", "agentic_jsonl", status=2)
     assert result.stderr.splitlines()[-1] == "The run was stopped: there is no room for it"

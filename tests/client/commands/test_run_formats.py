@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from invoked import invoke, refusal
 from workload_files import write
 
-from llmirage_client.commands.run import run
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import Runner
 from llmirage_client.measure.record import Exchange, RequestError
@@ -120,10 +119,6 @@ def test_random_conversations_have_their_lengths_and_prefix(turns: int, more: in
     assert turns <= max(depths) <= turns + more
 
 
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(run, [str(argument) for argument in arguments])
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -139,14 +134,10 @@ def invoke(*arguments: object) -> Result:
     ],
 )
 def test_options_that_make_no_sense_end_with_2_and_a_reason(arguments: list[str], words: str) -> None:
-    result = invoke(DATA / "custom_multi_turn.jsonl", "--url", "127.0.0.1:9", *arguments)
-    assert result.exit_code == 2
-    assert words in result.output
+    assert words in refusal("run", DATA / "custom_multi_turn.jsonl", "--url", "127.0.0.1:9", *arguments)
 
 
 def test_a_generated_workload_needs_its_options() -> None:
-    result = invoke("random_multi_turn", "--url", "127.0.0.1:9")
-    assert (result.exit_code, result.output) == (
-        2,
-        "random_multi_turn: option max_turns: random_multi_turn needs it (most turns of a conversation)\n",
-    )
+    result = invoke("run", "random_multi_turn", "--url", "127.0.0.1:9", status=2)
+    needed = "random_multi_turn: option max_turns: random_multi_turn needs it (most turns of a conversation)\n"
+    assert result.output == needed

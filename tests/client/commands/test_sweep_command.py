@@ -10,42 +10,36 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from json_endpoint import JsonEndpoint, JsonHandler, completion
+from invoked import invoke, records_of, text_of
+from json_endpoint import ChatEndpoint, completion
+from workload_files import conversation, write
 
-from llmirage_client.commands.run import run
 from llmirage_shared.command_line import join_lists
 
 REPLY_S = 0.03
 
 
-class Endpoint(JsonEndpoint):
+class Endpoint(ChatEndpoint):
     """Fails what comes while more than `bears` requests are under way."""
 
     def __init__(self, bears: int) -> None:
-        super().__init__(Handler)
+        super().__init__(self._reply)
         self.bears = bears
         self.under_way = 0
         self.lock = threading.Lock()
-        self.prompts: list[str] = []
 
+    @property
+    def prompts(self) -> list[str]:
+        return [str(body["messages"][-1]["content"]) for body in self.bodies]
 
-class Handler(JsonHandler):
-    server: Endpoint
-
-    def do_POST(self) -> None:
-        body = self.body()
-        with self.server.lock:
-            self.server.under_way += 1
-            too_many = self.server.under_way > self.server.bears
-            self.server.prompts.append(str(body["messages"][-1]["content"]))
+    def _reply(self, body: Any) -> tuple[int, Any]:
+        with self.lock:
+            self.under_way += 1
+            too_many = self.under_way > self.bears
         time.sleep(REPLY_S)
-        with self.server.lock:
-            self.server.under_way -= 1
-        if too_many:
-            self.answer(503, {"error": {"message": "too many"}})
-        else:
-            self.answer(200, completion("yes", 3, 2))
+        with self.lock:
+            self.under_way -= 1
+        return (503, {"error": {"message": "too many"}}) if too_many else (200, completion("yes", 3, 2))
 
 
 @pytest.fixture
@@ -55,23 +49,19 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-def workload(tmp_path: Path) -> Path:
-    file = tmp_path / "twenty.jsonl"
-    lines = [{"session_id": f"s{i}", "turns": [{"messages": [{"role": "user", "content": f"p{i}"}]}]} for i in range(20)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return file
+def workload(tmp_path: Path) -> str:
+    return write(tmp_path, *(conversation(f"p{i}", name=f"s{i}") for i in range(20)))
 
 
-def invoke(workload: Path, endpoint: Endpoint, *arguments: Any) -> Result:
-    words = [str(workload), "--url", endpoint.url, "--model", "m", "--random-seed", "1", "--set", "preflight=false"]
-    words += map(str, arguments)
-    return CliRunner().invoke(run, words)
+def ran(workload: object, endpoint: Endpoint, *words: object, status: int = 0) -> str:
+    """Run a workload; return what was printed, in one line."""
+    known = ("--url", endpoint.url, "--model", "m", "--random-seed", 1, "--set", "preflight=false")
+    return text_of("run", workload, *known, *words, status=status)
 
 
-def test_a_sweep_runs_every_point_with_conversations_of_its_own(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+def test_a_sweep_runs_every_point_with_conversations_of_its_own(endpoint: Endpoint, workload: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = invoke(workload, endpoint, "--concurrency", "1,2,4", "--num-conversations", "3,5,8", "--artifact-dir", out)
-    assert result.exit_code == 0, result.output
+    result = ran(workload, endpoint, "--concurrency", "1,2,4", "--num-conversations", "3,5,8", "--artifact-dir", out)
     assert sorted(endpoint.prompts) == sorted(f"p{i}" for i in range(16))
     content = json.loads((out / "sweep.json").read_text())
     assert [(p["concurrency"], p["request_count"]["avg"]) for p in content["points"]] == [(1, 3), (2, 5), (4, 8)]
@@ -80,57 +70,46 @@ def test_a_sweep_runs_every_point_with_conversations_of_its_own(endpoint: Endpoi
     assert all(float(row["request_latency_p50"]) >= REPLY_S * 1e3 for row in rows)
     folders = [out / p["folder"] for p in content["points"]]
     assert [folder.name for folder in folders] == ["01_concurrency1", "02_concurrency2", "03_concurrency4"]
-    ids = [line["metadata"]["x_correlation_id"] for f in folders for line in records(f)]
+    ids = [line["metadata"]["x_correlation_id"] for f in folders for line in records_of(f)]
     assert len(set(ids)) == 16
-    assert "some repeat" not in result.output
+    assert "some repeat" not in result
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
-
-
-def test_the_file_is_shared_out_and_a_wrap_is_told(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
-    result = invoke(workload, endpoint, "--concurrency", "1,2", "--artifact-dir", tmp_path / "a")
-    assert (result.exit_code, len(endpoint.prompts), len(set(endpoint.prompts))) == (0, 20, 20)
-    result = invoke(workload, endpoint, "--request-rate", "100,200", "--number", 15, "--artifact-dir", tmp_path / "b")
-    assert "has 20 conversations and the points ran 30, so some repeat" in " ".join(result.output.split())
+def test_the_file_is_shared_out_and_a_wrap_is_told(workload: str, tmp_path: Path) -> None:
+    with Endpoint(bears=15).started() as endpoint:
+        ran(workload, endpoint, "--concurrency", "1,2", "--artifact-dir", tmp_path / "a")
+        assert (len(endpoint.prompts), len(set(endpoint.prompts))) == (20, 20)
+        said = ran(workload, endpoint, "--request-rate", "100,200", "--number", 15, "--artifact-dir", tmp_path / "b")
+    assert "has 20 conversations and the points ran 30, so some repeat" in said
 
 
 @pytest.mark.parametrize("turns", ["1", "1:4"])
 def test_without_a_file_each_load_has_the_number_of_requests(endpoint: Endpoint, tmp_path: Path, turns: str) -> None:
     lengths = ["--isl", 20, "--osl", 3, "--requests", 9, "--turns", turns]
     words = [*lengths, "--concurrency", "1,2,3", "--url", endpoint.url, "--no-streaming", "--artifact-dir", tmp_path / "a"]
-    result = CliRunner().invoke(run, [str(word) for word in words])
-    assert result.exit_code == 0, result.output
-    found = [records(folder) for folder in sorted((tmp_path / "a").glob("0*"))]
+    invoke("run", *words)
+    found = [records_of(folder) for folder in sorted((tmp_path / "a").glob("0*"))]
     assert [len(lines) for lines in found] == [9, 9, 9]
     conversations = [{line["metadata"]["conversation_id"] for line in lines} for lines in found]
     assert not set.intersection(*conversations)
 
 
-def test_evalscopes_words_make_the_same_sweep(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
-    result = invoke(workload, endpoint, "--parallel", 1, 2, "--number", 2, 4, "--artifact-dir", tmp_path / "out")
-    assert result.exit_code == 0, result.output
+def test_evalscopes_words_make_the_same_sweep(endpoint: Endpoint, workload: str, tmp_path: Path) -> None:
+    ran(workload, endpoint, "--parallel", 1, 2, "--number", 2, 4, "--artifact-dir", tmp_path / "out")
     assert len(endpoint.prompts) == 6
 
 
-def test_a_second_sweep_leaves_nothing_of_the_first(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+def test_a_second_sweep_leaves_nothing_of_the_first(endpoint: Endpoint, workload: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    invoke(workload, endpoint, "--concurrency", "1,2,3", "--number", 2, "--artifact-dir", out)
+    ran(workload, endpoint, "--concurrency", "1,2,3", "--number", 2, "--artifact-dir", out)
     (out / "mine").mkdir()
-    result = invoke(workload, endpoint, "--concurrency", "4,5", "--number", 2, "--artifact-dir", out, "--overwrite")
-    assert result.exit_code == 0
-    assert sorted(file.name for file in out.iterdir()) == [
-        "01_concurrency4",
-        "02_concurrency5",
-        "mine",
-        "sweep.csv",
-        "sweep.json",
-    ]
+    ran(workload, endpoint, "--concurrency", "4,5", "--number", 2, "--artifact-dir", out, "--overwrite")
+    names = ["01_concurrency4", "02_concurrency5", "mine", "sweep.csv", "sweep.json"]
+    assert sorted(file.name for file in out.iterdir()) == names
 
 
 def test_every_point_writes_a_table(
-    endpoint: Endpoint, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: Endpoint, workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
 
@@ -141,84 +120,72 @@ def test_every_point_writes_a_table(
         return ""
 
     monkeypatch.setattr("llmirage_client.operations.execute_points.one_line", killed_at_the_third)
-    result = invoke(workload, endpoint, "--find-max", "error_rate<=0", "--number", 4, "--artifact-dir", tmp_path / "out")
-    assert result.exit_code == 9
+    ran(workload, endpoint, "--find-max", "error_rate<=0", "--number", 4, "--artifact-dir", tmp_path / "out", status=9)
     content = json.loads((tmp_path / "out" / "sweep.json").read_text())
     assert [point["concurrency"] for point in content["points"]] == [1, 2]
     assert content["search"]["interrupted"]
 
 
-def test_ctrl_c_leaves_the_table(
-    endpoint: Endpoint, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_leaves_the_table(endpoint: Endpoint, workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("llmirage_client.operations.execute_points.time", SimpleNamespace(sleep=interrupted))
     arguments = ("--number", 2, "--sleep-interval", 60, "--artifact-dir", tmp_path / "out")
-    result = invoke(workload, endpoint, "--concurrency", "1,2", *arguments)
-    assert result.exit_code == 130
-    assert "The points after concurrency 1 were not run." in result.output
-    result = invoke(workload, endpoint, "--find-max", "error_rate<=0", *arguments, "--overwrite")
-    assert result.exit_code == 130
-    assert "The search was interrupted. So far concurrency 1 is the highest known to meet error_rate<=0." in result.output
+    result = ran(workload, endpoint, "--concurrency", "1,2", *arguments, status=130)
+    assert "The points after concurrency 1 were not run." in result
+    result = ran(workload, endpoint, "--find-max", "error_rate<=0", *arguments, "--overwrite", status=130)
+    assert "The search was interrupted. So far concurrency 1 is the highest known to meet error_rate<=0." in result
 
 
-def test_a_failed_request_anywhere_ends_a_sweep_with_1(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
-    result = invoke(workload, endpoint, "--concurrency", "2,16", "--number", 16, "--artifact-dir", tmp_path / "out")
-    assert result.exit_code == 1
+def test_a_failed_request_anywhere_ends_a_sweep_with_1(endpoint: Endpoint, workload: str, tmp_path: Path) -> None:
+    ran(workload, endpoint, "--concurrency", "2,16", "--number", 16, "--artifact-dir", tmp_path / "out", status=1)
     points = json.loads((tmp_path / "out" / "sweep.json").read_text())["points"]
     assert [point["exit_status"] for point in points] == [0, 1]
 
 
-def test_a_sweep_can_end_at_the_first_saturated_load(workload: Path, tmp_path: Path) -> None:
+def test_a_sweep_can_end_at_the_first_saturated_load(workload: str, tmp_path: Path) -> None:
     arguments = ("--concurrency", "1,16,20", "--number", 16, "--vary", "--artifact-dir", tmp_path / "out")
     with Endpoint(bears=1).started() as endpoint:
-        result = invoke(workload, endpoint, *arguments, "--set", "stop_at_saturation=true")
+        said = ran(workload, endpoint, *arguments, "--set", "stop_at_saturation=true", status=1)
     points = json.loads((tmp_path / "out" / "sweep.json").read_text())["points"]
     assert [point["concurrency"] for point in points] == [1, 16]
-    said = " ".join(result.output.split())
     assert "Saturated from concurrency 16 on: 16 times the concurrency gave hardly more output." in said
     assert "The points after concurrency 16 were not run." in said
 
 
-def test_a_search_ends_within_its_precision_and_above_its_bound(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+def test_a_search_ends_within_its_precision_and_above_its_bound(endpoint: Endpoint, workload: str, tmp_path: Path) -> None:
     bounds = ("--set", "find_max_precision=0.5", "--set", "find_max_lower_bound=3")
     arguments = ("--number", 32, "--vary", *bounds, "--artifact-dir", tmp_path / "out")
-    result = invoke(workload, endpoint, "--find-max", "latency_p50<60s", *arguments)
-    assert result.exit_code == 0, result.output
+    ran(workload, endpoint, "--find-max", "latency_p50<60s", *arguments)
     content = json.loads((tmp_path / "out" / "sweep.json").read_text())
     assert [point["concurrency"] for point in content["points"]] == [3, 6, 4]
 
 
-def test_a_search_finds_how_many_the_endpoint_bears(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+def test_a_search_finds_how_many_the_endpoint_bears(endpoint: Endpoint, workload: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = invoke(workload, endpoint, "--find-max", "latency_p50<60s", "--number", 32, "--vary", "--artifact-dir", out)
-    assert result.exit_code == 0, result.output
-    assert "The highest concurrency that meets latency_p50<60s is 5; 6 misses it." in result.output
+    result = ran(workload, endpoint, "--find-max", "latency_p50<60s", "--number", 32, "--vary", "--artifact-dir", out)
+    assert "The highest concurrency that meets latency_p50<60s is 5; 6 misses it." in result
     content = json.loads((out / "sweep.json").read_text())
     assert [point["concurrency"] for point in content["points"]] == [1, 2, 4, 8, 6, 5]
     assert [point["meets_slo"] for point in content["points"]] == [True, True, True, False, False, True]
     assert (content["search"]["highest_met"], content["search"]["lowest_missed"]) == (5, 6)
-    assert "requests failed" in result.output
-    assert "cut off" not in result.output
+    assert "requests failed" in result
+    assert "cut off" not in result
 
 
-def test_a_search_says_when_nothing_or_everything_meets_it(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+def test_a_search_says_when_nothing_or_everything_meets_it(endpoint: Endpoint, workload: str, tmp_path: Path) -> None:
     arguments = ("--number", 4, "--artifact-dir", tmp_path / "out", "--set", "find_max_upper_bound=4")
-    result = invoke(workload, endpoint, "--find-max", "latency_p50<1ms", "--concurrency", 4, *arguments)
-    assert result.exit_code == 1
-    assert "No load meets latency_p50<1ms: even concurrency 1, the lowest tried, misses it." in result.output
-    result = invoke(workload, endpoint, "--find-max", "error_rate<=0", *arguments, "--overwrite")
-    assert result.exit_code == 0
-    assert "Every load up to the bound meets error_rate<=0: concurrency 4 does" in result.output
+    result = ran(workload, endpoint, "--find-max", "latency_p50<1ms", "--concurrency", 4, *arguments, status=1)
+    assert "No load meets latency_p50<1ms: even concurrency 1, the lowest tried, misses it." in result
+    result = ran(workload, endpoint, "--find-max", "error_rate<=0", *arguments, "--overwrite")
+    assert "Every load up to the bound meets error_rate<=0: concurrency 4 does" in result
 
 
-def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: str, tmp_path: Path) -> None:
     arguments = ("--number", 2, "--artifact-dir", tmp_path / "out")
-    result = invoke(workload, endpoint, "--find-max", "ttft_p99<1s", "--no-streaming", *arguments)
-    assert result.exit_code == 1
-    assert "ttft_p99<1s: not measured" in result.output
+    result = ran(workload, endpoint, "--find-max", "ttft_p99<1s", "--no-streaming", *arguments, status=1)
+    assert "ttft_p99<1s: not measured" in result
 
 
 @pytest.mark.parametrize(
@@ -263,11 +230,10 @@ def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Pa
         (["--num-warmup-sessions", "1.5"], "neither a whole number nor a share"),
     ],
 )
-def test_nonsense_is_refused_in_one_message(arguments: list[str], said: str, endpoint: Endpoint, workload: Path) -> None:
-    result = invoke(workload, endpoint, *arguments)
-    assert result.exit_code == 2
-    assert said in result.output
-    assert result.output.count("Error:") == 1
+def test_nonsense_is_refused_in_one_message(arguments: list[str], said: str, endpoint: Endpoint, workload: str) -> None:
+    result = ran(workload, endpoint, *arguments, status=2)
+    assert said in result
+    assert result.count("Error:") == 1
     assert not endpoint.prompts
 
 
@@ -284,11 +250,9 @@ def test_nonsense_is_refused_in_one_message(arguments: list[str], said: str, end
     ],
 )
 def test_bad_schedules_are_refused(arguments: list[str], said: str, endpoint: Endpoint, tmp_path: Path) -> None:
-    file = tmp_path / "trace.jsonl"
-    file.write_text("".join(json.dumps({"timestamp": 1000 * i, "text": f"p{i}"}) + "\n" for i in range(4)))
-    result = invoke(file, endpoint, "--format", "single_turn", *arguments)
-    assert result.exit_code == 2
-    assert said in result.output
+    file = write(tmp_path, *({"timestamp": 1000 * i, "text": f"p{i}"} for i in range(4)))
+    result = ran(file, endpoint, "--format", "single_turn", *arguments, status=2)
+    assert said in result
     assert not endpoint.prompts
 
 

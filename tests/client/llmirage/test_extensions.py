@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from invoked import summary_of
 from pages import DOCS, blocks, give_files
 from sdks import openai
 
@@ -132,7 +133,7 @@ def test_a_metric_is_in_files_and_frames(folder: Path) -> None:
         llmirage.run("bundled:dag-example", url=server.url, set={"metric": ["no_such_module:X"]})
     with llmirage.Server(port=0, speed="max") as server:
         run = llmirage.run("bundled:dag-example", url=server.url, artifact_dir=folder / "out", set=metric)
-    entry = json.loads((run.folder / "profile_export_aiperf.json").read_text())["prefill_us_per_token"]
+    entry = summary_of(run.folder)["prefill_us_per_token"]
     assert entry["unit"] == "us"
     assert entry["avg"] > 0
 

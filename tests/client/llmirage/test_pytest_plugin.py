@@ -222,7 +222,6 @@ def test_no_thread_socket_or_file_stays(project: Project) -> None:
     """)
     output = project.run("-s", "-W", "error", apart=True, passed=4)
     counts = re.search(r"left (\[.*\])", output)
-    assert counts is not None
     left = [tuple(map(int, pair)) for pair in re.findall(r"\((\d+), (\d+)\)", counts[1])]
     assert left[1] == left[3], left  # after the first test libraries keep what they have opened
     assert left[-1][0] == 1

@@ -18,11 +18,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from invoked import invoke
 from rich.console import Console
 
 import llmirage
-from llmirage_client.cli import main
 from llmirage_client.measure.submission import Coverage, Submission
 from llmirage_client.simulate import simulation
 
@@ -32,8 +31,7 @@ STUDY = {"model": MODEL, "isl": 256, "osl": 16, "requests": 30, "request_rate": 
 
 
 def printed(*words: str) -> str:
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 0, done.output
+    done = invoke(*words)
     return done.stdout
 
 
@@ -309,7 +307,6 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         value = displayed(source, names, f"{path.name}[{number}]")
         if hasattr(value, "_repr_html_"):
             frame = re.fullmatch(r'<iframe srcdoc="([^"]*)" .*</iframe>', value._repr_html_(), re.DOTALL)
-            assert frame is not None
             page = html.unescape(frame[1])
             assert page.startswith("<!DOCTYPE html>")
             assert len(page) < 1_000_000

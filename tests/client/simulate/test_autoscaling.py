@@ -41,8 +41,6 @@ def test_both_ways_agree(rule: dict[str, float]) -> None:
     engine, api = simulated("engine", **rule), simulated("api", **rule)
     ends = [np.sort(one.columns.last_s) for one in (engine, api)]
     np.testing.assert_array_equal(ends[0], ends[1])
-    assert engine.series is not None
-    assert api.series is not None
     assert engine.series.autoscaling == api.series.autoscaling
     assert engine.series.ready().max() > engine.series.ready().min()
 
@@ -56,6 +54,5 @@ def test_only_what_is_there_is_paid_for(tmp_path: Path) -> None:
     assert scaled.bill.gpu_hours >= scaled.summary["duration_s"] / 3600
     report_series(scaled.series).write(tmp_path)
     series = read_cluster_series(tmp_path)
-    assert series is not None
     assert {"accepts requests", "starts up", "drains"} <= series.levels.keys()
     assert (series.levels["accepts requests"][0] == 1.0).all()

@@ -21,11 +21,6 @@ def saturated(waited_s: list[float], users: int = 0) -> str | None:
     return queue_of(waited_s, users).overloaded
 
 
-def closed_loop(users: int, **more: float) -> Simulation:
-    workload = synthetic_load("2000", "100", 400, seed=1)
-    return simulate(CLUSTER, workload, RunOptions(concurrency=users, seed=1, **more))  # type: ignore[arg-type]
-
-
 def test_waits_that_grow_are_a_queue_that_grows() -> None:
     grow = np.linspace(0, 4, 400).tolist()
     assert saturated(grow) == "the queue grows, requests waited 1.50 s at first and 3.50 s at last"
@@ -50,7 +45,6 @@ def test_an_open_loop_beyond_capacity_is_saturated_before_anyone_waits_for_long(
     light, heavy = (simulate(CLUSTER, workload, RunOptions(request_rate_per_s=rate, seed=1)) for rate in (10.0, 22.0))
     assert light.summary["saturated"] is False
     assert heavy.summary["saturated"] is True
-    assert heavy.saturation is not None
     assert heavy.saturation.startswith("the queue grows")
 
 
@@ -74,7 +68,6 @@ def test_a_slow_pool_beside_a_fast_one_is_the_one_that_is_overloaded() -> None:
     assert found.summary["saturated"] is True
     assert (fast["overloaded"], fast["state"], slow["state"]) == (None, "stable", "growing")
     assert slow["waiting_most"] > 50 > fast["waiting_most"]
-    assert found.saturation is not None
     assert found.saturation.startswith("instance 1 of 2 is overloaded: ")
 
 
@@ -112,11 +105,9 @@ def test_waiting_for_a_decode_instance_is_waiting() -> None:
 
 @pytest.mark.parametrize(("users", "ramp_s", "said"), [(64, 0.0, True), (64, 8.0, False), (2, 0.0, False)])
 def test_a_start_that_decides_the_tail_is_named(users: int, ramp_s: float, said: bool) -> None:
-    notes = closed_loop(users, concurrency_ramp_s=ramp_s).result.notes
+    options = RunOptions(concurrency=users, concurrency_ramp_s=ramp_s, seed=1)
+    notes = simulate(CLUSTER, synthetic_load("2000", "100", 400, seed=1), options).result.notes
     assert any(note.startswith("All 64 conversations start at once") for note in notes) is said
-
-
-CLUSTER = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16", instances=1)
 
 
 def at_rate(rate: float, turns: str = "1", **more: object) -> Simulation:
@@ -140,7 +131,6 @@ def test_rates_by_hand() -> None:
 def test_too_few_conversations_for_the_rate_are_said() -> None:
     """40 conversations of ten turns with 30 s between them send about 1.3 turns/s, whatever the rate."""
     short = at_rate(20.0, "10")
-    assert short.rates is not None
     assert short.rates.offered == 20.0
     assert short.rates.sent < 2.0
     assert short.summary["offered_per_s"] == 20.0
@@ -165,14 +155,12 @@ def test_a_concurrency_that_was_never_reached_is_not_to_blame() -> None:
 
 def test_a_rate_of_conversations_offers_all_their_turns() -> None:
     rates = at_rate(0.2, "10", request_rate_of="conversations").rates
-    assert rates is not None
     assert rates.offered == pytest.approx(2.0)
     assert rates.allowed == pytest.approx(3 * np.sqrt(10 / 400))
 
 
 def test_a_rate_that_was_delivered_is_no_shortfall() -> None:
     simulation = at_rate(10.0)
-    assert simulation.rates is not None
     assert simulation.rates.delivered == pytest.approx(10.0, rel=simulation.rates.allowed)
     assert not [note for note in simulation.result.notes if "offered" in note]
 

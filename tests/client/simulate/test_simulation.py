@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from invoked import invoke, json_of, refusal, text_of
 from traced import overlaps
 
-from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.run_folder import read_cluster_series
 from llmirage_client.simulate import token_times
@@ -50,7 +49,6 @@ def test_the_summary_and_the_cluster_fit_together() -> None:
     assert summary["energy_kwh_with_hosts"] == pytest.approx(summary["energy_kwh_at_tdp"] + hosts_kwh + idle_kwh)
     network_kwh = summary["energy_kwh_with_network"] - summary["energy_kwh_with_hosts"]
     assert network_kwh == pytest.approx(0.1 * (3 * hosts_kwh + network_kwh))  # a tenth of all
-    assert series is not None
     assert series.running.shape == (2, series.time_s.size)
     assert (np.diff(series.time_s) >= 0).all()
     assert series.running.max() > 1
@@ -205,14 +203,12 @@ FLAGS = ["simulate", "--isl", "300", "--osl", "20", "--model", "llama-3.1-8b", "
 def test_the_command_writes_what_a_run_writes(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     words = [*FLAGS, "--requests", "20", "--request-rate", "9", "--artifact-dir", str(folder)]
-    result = CliRunner().invoke(main, [*words, "--set", "records=true", "--trace", str(tmp_path / "t.json")])
-    assert result.exit_code == 0, result.output
+    result = invoke(*words, "--set", "records=true", "--trace", tmp_path / "t.json")
     assert "Per output token (TPOT)" in result.stdout
     assert "Cluster, means over time" in result.stdout
     assert "USD per million output tokens" in result.stdout
     assert len((folder / "profile_export.jsonl").read_text().splitlines()) == 20
     series = read_cluster_series(folder)
-    assert series is not None
     assert series.levels["running"].max() >= 1
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert any(event["name"].startswith("decode") for event in events)
@@ -232,16 +228,13 @@ def test_the_command_writes_what_a_run_writes(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_told_in_one_message(words: list[str], told: str) -> None:
-    result = CliRunner().invoke(main, ["simulate", *words, "--json"])
-    assert result.exit_code == 2
-    assert told in result.stderr
-    assert "Traceback" not in result.output
+    result = refusal("simulate", *words, "--json")
+    assert told in result
 
 
 def test_the_command_says_that_it_was_stopped() -> None:
     words = [*FLAGS, "--requests", "50", "--request-rate", "5", "--max-time", "3", "--json"]
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 1
+    result = invoke(*words, status=1)
     assert "3 s of the cluster's time are over" in result.stderr
     assert 0 < json.loads(result.stdout)["requests"] < 50
 
@@ -249,8 +242,7 @@ def test_the_command_says_that_it_was_stopped() -> None:
 def test_requests_can_be_of_another_api_and_a_warm_up_does_not_count() -> None:
     words = ["simulate", "bundled:dag-agent-team", "--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--concurrency", "2"]
     words += ["--num-conversations", "2", "--endpoint-type", "responses", "--warmup-request-count", "3", "--json"]
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 0, result.output
+    result = invoke(*words)
     assert json.loads(result.stdout)["requests"] == 24
 
 
@@ -277,10 +269,9 @@ def test_files_that_cannot_be_written_are_told_before_anything_is_worked_out(
     monkeypatch.setattr("llmirage_client.simulate.simulation.simulate", never)
     (tmp_path / "file").write_text("")
     places = ["--artifact-dir", str(tmp_path / "file" / "below"), "--trace", str(tmp_path / "no" / "t.json")]
-    result = CliRunner().invoke(main, [*FLAGS, *places])
-    assert result.exit_code == 2
-    assert f"{tmp_path / 'file'} is not a folder" in result.stderr
-    assert f"there is no folder {tmp_path / 'no'}" in result.stderr
+    result = refusal(*FLAGS, *places)
+    assert f"{tmp_path / 'file'} is not a folder" in result
+    assert f"there is no folder {tmp_path / 'no'}" in result
 
 
 def test_what_was_worked_out_is_shown_though_files_fail_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,8 +279,7 @@ def test_what_was_worked_out_is_shown_though_files_fail_in_the_end(tmp_path: Pat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("llmirage_client.report.files.write_artifacts", full)
-    result = CliRunner().invoke(main, [*FLAGS, "--requests", "5", "--artifact-dir", str(tmp_path / "out"), "--json"])
-    assert result.exit_code == 1
+    result = invoke(*FLAGS, "--requests", "5", "--artifact-dir", tmp_path / "out", "--json", status=1)
     assert "No space left" in result.stderr
     assert json.loads(result.stdout)["requests"] == 5
 
@@ -307,10 +297,10 @@ def test_progress_is_told_by_requests_and_cluster_time_either_way(via: Via) -> N
 
 def test_a_long_simulation_says_how_far_it_is_and_a_short_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     command = [*FLAGS, "--requests", "60", "--request-rate", "10", "--json"]
-    assert CliRunner().invoke(main, command).stderr == ""
+    assert invoke(*command).stderr == ""
     monkeypatch.setattr("llmirage_client.simulate.progress.QUIET_S", -1.0)
     monkeypatch.setattr("llmirage_client.report.progress.PLAIN_LINE_S", 0.0)
-    long = CliRunner().invoke(main, command)
+    long = invoke(*command)
     assert " of 60 requests, " in long.stderr
     assert re.search(r" s of cluster time, 0:\d\d elapsed", long.stderr)
     assert json.loads(long.stdout)["requests"] == 60
@@ -318,15 +308,13 @@ def test_a_long_simulation_says_how_far_it_is_and_a_short_one_nothing(monkeypatc
 
 @pytest.mark.parametrize("option", ["--max-time", "--benchmark-duration", "--duration", "--arrival-smoothness"])
 def test_nan_is_no_number_of_seconds(option: str) -> None:
-    refused = CliRunner().invoke(main, [*FLAGS, "--request-rate", "5", option, "nan"])
-    assert refused.exit_code == 2
-    assert f"Invalid value for '{option}'" in refused.output
-    assert "not nan" in refused.output
+    refused = refusal(*FLAGS, "--request-rate", "5", option, "nan")
+    assert f"Invalid value for '{option}'" in refused
+    assert "not nan" in refused
 
 
 def test_why_requests_failed_is_said_beside_the_json() -> None:
-    failed = CliRunner().invoke(main, [*FLAGS, "--requests", "7", "--max-model-len", "310", "--json"])
-    assert failed.exit_code == 1
+    failed = invoke(*FLAGS, "--requests", "7", "--max-model-len", "310", "--json", status=1)
     assert json.loads(failed.stdout)["failed_requests"] == 7
     assert (
         "7 of 7 requests failed: This model's maximum context length is 310 tokens. However, you requested 320"
@@ -335,26 +323,25 @@ def test_why_requests_failed_is_said_beside_the_json() -> None:
 
 
 def test_every_key_of_the_json_summary_is_documented() -> None:
-    result = CliRunner().invoke(main, [*FLAGS, "--requests", "5", "--json"])
+    result = invoke(*FLAGS, "--requests", "5", "--json")
     page = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text()
     assert [key for key in json.loads(result.stdout) if f"`{key}`" not in page] == []
 
 
 def test_bands_stand_beside_the_figures() -> None:
-    summary = json.loads(CliRunner().invoke(main, [*FLAGS, "--requests", "5", "--json"]).stdout)
+    summary = json_of(*FLAGS, "--requests", "5")
     for name in ("ttft_ms", "tpot_ms", "latency_ms", "output_tok_per_s"):
         mean = summary[name]["mean"] if name.endswith("ms") else summary[name]
         (low, high), (lowest, highest) = summary["bands"][name]["50"], summary["bands"][name]["90"]
         assert lowest < low < mean < high < highest
         assert low * high == pytest.approx(mean**2)
-    shown = " ".join(CliRunner().invoke(main, [*FLAGS, "--requests", "5"]).stdout.split())
+    shown = text_of(*FLAGS, "--requests", "5")
     assert "Error bands mean simulated 50 % of measured 90 % of measured" in shown
     assert f"Bands of {summary['bands']['of']}" in shown
 
 
 def test_times_of_the_users_own_have_no_bands() -> None:
-    result = CliRunner().invoke(main, ["simulate", "--ttft", "10", "--itl", "1", "--isl", "10", "--osl", "5", "--json"])
-    assert json.loads(result.stdout)["bands"] is None
+    assert json_of("simulate", "--ttft", "10", "--itl", "1", "--isl", "10", "--osl", "5")["bands"] is None
 
 
 @pytest.mark.parametrize("engine", ["vllm", "trtllm"])

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from invoked import invoke, json_of, refusal
 
-from llmirage_client.cli import main
 from llmirage_client.measure.slo import STATISTICS
 
 LOAD = ["--isl", "500", "--osl", "50", "--requests", "300", "--model", "llama-3.1-8b", "--weights", "bf16"]
@@ -16,9 +15,7 @@ SESSIONS = [*LOAD, "--turns", "10", "--think-time", "30", "--request-rate", "2"]
 
 
 def summary(*words: str) -> dict[str, Any]:
-    outcome = CliRunner().invoke(main, ["simulate", *words, "--json"])
-    assert outcome.exit_code == 0, outcome.output
-    found: dict[str, Any] = json.loads(outcome.stdout)
+    found: dict[str, Any] = json_of("simulate", *words)
     return found
 
 
@@ -61,10 +58,7 @@ def test_throughput_does_not_depend_on_how_many_requests_are_measured(load: list
     ],
 )
 def test_which_requests_count_is_said(more: list[str], said: str, tmp_path: Any) -> None:
-    outcome = CliRunner().invoke(
-        main, ["simulate", *LOAD, "--request-rate", "5", *more, "--artifact-dir", str(tmp_path / "o")]
-    )
-    assert outcome.exit_code == 0, outcome.output
+    outcome = invoke("simulate", *LOAD, "--request-rate", "5", *more, "--artifact-dir", tmp_path / "o")
     assert said in " ".join(outcome.stdout.split())
     assert "interrupted" not in outcome.stdout
 
@@ -81,15 +75,12 @@ def test_which_requests_count_is_said(more: list[str], said: str, tmp_path: Any)
     ],
 )
 def test_what_has_no_steady_state_is_refused(words: list[str], said: str) -> None:
-    outcome = CliRunner().invoke(main, ["simulate", *words, "--steady-state"])
-    assert outcome.exit_code == 2
-    assert said in " ".join(outcome.output.split())
+    assert said in refusal("simulate", *words, "--steady-state")
 
 
 def test_another_seed_is_another_order_of_a_file_s_conversations(tmp_path: Path) -> None:
     file = tmp_path / "agents.jsonl"
-    made = CliRunner().invoke(main, ["generate", "agent-chain", "--conversations", "12", "--no-token-ids", "-o", str(file)])
-    assert made.exit_code == 0, made.output
+    invoke("generate", "agent-chain", "--conversations", "12", "--no-token-ids", "-o", file)
     words = [str(file), "--agents", "8", "--steady-state", "--request-count", "60", "--model", "llama-3.1-8b"]
     found = [summary(*words, "--random-seed", seed)["ttft_ms"] for seed in ("0", "1", "0")]
     assert found[0] == found[2] != found[1]
@@ -119,7 +110,7 @@ def test_several_seeds_show_the_spread() -> None:
     assert (spread["min"], spread["max"]) == (min(each), max(each))
     assert spread["mean"] == pytest.approx(statistics.mean(each))
     assert spread["sd"] == pytest.approx(statistics.stdev(each))
-    shown = CliRunner().invoke(main, ["simulate", *words, "--seeds", "2"])
+    shown = invoke("simulate", *words, "--seeds", "2")
     assert "Over several seeds" in shown.stdout
 
 
@@ -156,8 +147,7 @@ def test_a_file_of_parameters_is_drawn_as_a_preset_is(tmp_path: Path) -> None:
 def test_a_table_that_is_not_known_is_told_of_tables_alone(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text("time,user,input\n0.1,a,100\n")
-    outcome = CliRunner().invoke(main, ["simulate", str(file)])
-    assert outcome.exit_code == 2
-    assert "no known CSV: its header has the columns 'time', 'user', 'input'. Known tables: " in outcome.output
-    assert "azure_trace needs a header" in outcome.output
-    assert "dag_jsonl" not in outcome.output
+    outcome = refusal("simulate", file)
+    assert "no known CSV: its header has the columns 'time', 'user', 'input'. Known tables: " in outcome
+    assert "azure_trace needs a header" in outcome
+    assert "dag_jsonl" not in outcome

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from invoked import invoke, refusal
 
-from llmirage_client.cli import main
 from llmirage_client.workload.schedule import ArrivalProcess
 from llmirage_client.workload.session import TokenSpec, Workload, WorkloadError
 from llmirage_client.workload.synthetic_load import synthetic_load, with_priorities
@@ -47,9 +46,7 @@ def test_a_shared_prefix_is_the_same_tokens_in_all_sessions() -> None:
     prompts = []
     for session in workload.sessions.values():
         for before, after in itertools.pairwise([turn.tokens for turn in session.turns if turn.tokens]):
-            assert before.input_ids is not None
             assert before.output_ids is not None
-            assert after.input_ids is not None
             history = [*before.input_ids, *before.output_ids]
             assert after.input_ids.tolist()[: len(history)] == history
             prompts.append(before.input_ids.tolist())
@@ -102,10 +99,8 @@ def test_priorities_are_drawn_in_their_shares_for_whole_conversations() -> None:
 
 def test_a_load_of_lengths_has_the_priorities_that_were_set(tmp_path: Path) -> None:
     words = ["simulate", "--model", "llama-3.1-8b", "--isl", "100", "--osl", "5", "--requests", "60", "--request-rate", "20"]
-    done = CliRunner().invoke(main, [*words, "--set", "priorities=0:0.5,3:0.5", "--artifact-dir", str(tmp_path), "--json"])
+    done = invoke(*words, "--set", "priorities=0:0.5,3:0.5", "--artifact-dir", tmp_path, "--json")
     found = json.loads(done.output.splitlines()[-1])["by_priority"]
     assert set(found) == {"0", "3"}
     assert sum(one["requests"] for one in found.values()) == 60
-    refused = CliRunner().invoke(main, [*words, "--set", "priorities=0:0.5,0:0.5"])
-    assert refused.exit_code == 2
-    assert "each priority once" in refused.output
+    assert "each priority once" in refusal(*words, "--set", "priorities=0:0.5,0:0.5")

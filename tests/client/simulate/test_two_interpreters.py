@@ -317,7 +317,6 @@ def test_what_is_compared_has_forks_joins_failures_and_cancellations() -> None:
         assert len(rows["root", 2, 0].joined) == 2
         assert rows["two", 0, 2].branch_mode == "fork"
         assert rows["two", 0, 2].exchange.start_s == ends["one", 1, 1] + 3.0
-        assert result.branch_stats is not None
         assert (result.branch_stats.children_spawned, result.branch_stats.parents_resumed) == (3, 1)
     assert told(results[0]) == told(results[1])
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.simulate.simulation import EngineRun, Via, engine_run, simulate
+from llmirage_client.simulate.simulation import EngineRun, Simulation, Via, engine_run, simulate
 from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
@@ -35,6 +35,15 @@ def both(workload: Workload, options: RunOptions, **settings: Any) -> dict[Any, 
     engine = told("engine", workload, options, **settings)
     assert engine == told("api", workload, options, **settings)
     return engine
+
+
+def simulations(
+    workload: Workload, options: RunOptions, max_time_s: float | None = None, **settings: Any
+) -> tuple[Simulation, ...]:
+    """Simulate by the engine alone, and by the whole API."""
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", **settings)
+    ways: tuple[Via, ...] = ("engine", "api")
+    return tuple(simulate(config, workload, options, via=via, max_time_s=max_time_s, trace=True) for via in ways)
 
 
 @pytest.mark.parametrize("router", ["prefix", "kv_aware", "least_loaded"])
@@ -196,12 +205,8 @@ def test_forks_of_token_counts_share_what_came_before() -> None:
 @pytest.mark.parametrize("load", [{"request_rate_per_s": 12.0}, {"concurrency": 8}])
 def test_the_cluster_looks_the_same_through_both_ways(load: dict[str, Any]) -> None:
     workload = synthetic_load("200:900", "20:120", 60, turns="1:3", wait_s=0.4, seed=1)
-    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=2, num_gpu_blocks_override=120)
-    options = RunOptions(seed=1, **load)
-    engine, api = (simulate(config, workload, options, via=via, trace=True) for via in ("engine", "api"))
+    engine, api = simulations(workload, RunOptions(seed=1, **load), instances=2, num_gpu_blocks_override=120)
     one, two = engine.series, api.series
-    assert one is not None
-    assert two is not None
     for name in ("time_s", "running", "waiting", "hit_tokens", "query_tokens", "preemptions"):
         assert (getattr(one, name) == getattr(two, name)).all(), name
     assert one.preemptions.max() > 0
@@ -217,11 +222,7 @@ def test_the_cluster_looks_the_same_through_both_ways(load: dict[str, Any]) -> N
 
 def test_a_run_that_is_stopped_looks_the_same_too() -> None:
     workload = synthetic_load(2000, 400, 200, seed=1)
-    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm")
-    options = RunOptions(seed=1, request_rate_per_s=40.0)
-    engine, api = (simulate(config, workload, options, via=via, max_time_s=3.9) for via in ("engine", "api"))
-    assert engine.series is not None
-    assert api.series is not None
+    engine, api = simulations(workload, RunOptions(seed=1, request_rate_per_s=40.0), max_time_s=3.9)
     assert (engine.series.time_s == api.series.time_s).all()
     assert (engine.series.waiting == api.series.waiting).all()
     assert api.summary["saturated"] is engine.summary["saturated"]
@@ -230,10 +231,6 @@ def test_a_run_that_is_stopped_looks_the_same_too() -> None:
 def test_instances_come_and_go_alike() -> None:
     workload = synthetic_load(1000, 200, 150, seed=1)
     scaled = {"scale_on_queue": 4.0, "min_instances": 1, "start_up_s": 2.0, "instances": 3}
-    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", **scaled)
-    options = RunOptions(seed=1, request_rate_per_s=40.0)
-    engine, api = (simulate(config, workload, options, via=via) for via in ("engine", "api"))
-    assert engine.series is not None
-    assert api.series is not None
+    engine, api = simulations(workload, RunOptions(seed=1, request_rate_per_s=40.0), **scaled)
     assert (engine.series.phase == api.series.phase).all()
     assert api.summary["gpu_hours"] == engine.summary["gpu_hours"]

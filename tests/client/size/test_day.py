@@ -5,11 +5,10 @@ import math
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from invoked import json_of, refusal, text_of
 
-from llmirage_client.cli import main
 from llmirage_client.simulator.deployments import InstanceShape
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.size.day import CarriedLoads, cold_start_s, plan_day
@@ -210,22 +209,11 @@ ARGS = ("size", "--model", "llama-3.1-8b", "--isl", "1000", "--osl", "40", "--re
 SLO = ("--slo", "ttft_p90<300ms")
 
 
-def said(*more: str) -> dict[str, object]:
-    done = CliRunner().invoke(main, [*ARGS, *SLO, *more, "--json"])
-    assert done.exit_code == 0, done.output
-    found: dict[str, object] = json.loads(done.output.splitlines()[-1])
-    return found
-
-
 def test_the_static_count_is_that_of_the_worst_hour(tmp_path: Path) -> None:
     file, page = tmp_path / "day.csv", tmp_path / "day.html"
     file.write_text("hour,chat\n0,10\n1,60\n2,120\n3,0\n")
-    found, one = said("--day", str(file), "--html", str(page)), said("--request-rate", "120")
+    found, one = json_of(*ARGS, *SLO, "--day", file, "--html", page), json_of(*ARGS, *SLO, "--request-rate", "120")
     static, autoscaled, answer, hours = found["static"], found["autoscaled"], one["answer"], found["hours"]
-    assert isinstance(static, dict)
-    assert isinstance(autoscaled, dict)
-    assert isinstance(answer, dict)
-    assert isinstance(hours, list)
     assert static["instances"] == [answer["instances"]] * 4
     assert static["gpu_hours"] == 4 * answer["gpus"]
     assert autoscaled["gpu_hours"] < static["gpu_hours"]
@@ -245,11 +233,12 @@ def test_priorities_need_a_scheduler_that_knows_them(tmp_path: Path) -> None:
         "tenants:\n  - {name: chat, rates: [10, 12]}\n  - {name: night, priority: 1, rates: [5, 100]}\n"
         "autoscaling: {headroom: 0}\n"
     )
-    plain, by_priority = said("--day", str(file)), said("--day", str(file), "--set", "schedule_policy=priority")
+    plain, by_priority = (
+        json_of(*ARGS, *SLO, "--day", file),
+        json_of(*ARGS, *SLO, "--day", file, "--set", "schedule_policy=priority"),
+    )
     for found, alike in ((plain, True), (by_priority, False)):
         hours, notes = found["hours"], found["notes"]
-        assert isinstance(hours, list)
-        assert isinstance(notes, list)
         goodput = hours[1]["goodput"]
         assert goodput["night"] < 1
         assert (goodput["chat"] == goodput["night"]) is alike
@@ -257,9 +246,8 @@ def test_priorities_need_a_scheduler_that_knows_them(tmp_path: Path) -> None:
 
 
 def test_a_day_without_an_answer_says_so() -> None:
-    done = CliRunner().invoke(main, [*ARGS, "--slo", "ttft_p90<1ms", "--day", "office-hours", "--request-rate", "5"])
-    assert done.exit_code == 1
-    assert "No deployment meets the objectives in the highest hour." in done.output
+    said = text_of(*ARGS, "--slo", "ttft_p90<1ms", "--day", "office-hours", "--request-rate", "5", status=1)
+    assert "No deployment meets the objectives in the highest hour." in said
 
 
 @pytest.mark.parametrize(
@@ -273,9 +261,7 @@ def test_a_day_without_an_answer_says_so() -> None:
     ],
 )
 def test_days_that_make_no_sense_are_refused(more: tuple[str, ...], problem: str) -> None:
-    done = CliRunner().invoke(main, [*ARGS, *SLO, *more])
-    assert done.exit_code == 2
-    assert problem in " ".join(done.output.split())
+    assert problem in refusal(*ARGS, *SLO, *more)
 
 
 def test_loads_beyond_the_judged_ones_need_as_many_more() -> None:

@@ -21,7 +21,6 @@ LLAMA = ClusterConfig(model="meta-llama/Llama-3.1-8B-Instruct", gpu="h100_sxm", 
 
 def factors(quantity: Quantity) -> tuple[float, float]:
     band = band_of_cluster(LLAMA)
-    assert band is not None
     return band.factors[quantity][50], band.factors[quantity][90]
 
 
@@ -94,8 +93,6 @@ def test_a_band_past_a_factor_of_ten_is_unknown_whether_of_noise_or_of_errors() 
 
 def test_simulations_and_sweeps_know_no_band_past_ten_either() -> None:
     near, far = (band_of_cluster(LLAMA, concurrency) for concurrency in (8, 20_000))
-    assert near is not None
-    assert far is not None
     figures = {
         "ttft_ms": {"mean": 100.0},
         "tpot_ms": {"mean": 20.0},
@@ -103,8 +100,6 @@ def test_simulations_and_sweeps_know_no_band_past_ten_either() -> None:
         "output_tok_per_s": 10.0,
     }
     known, unknown = bands_json(near, figures), bands_json(far, figures)
-    assert known is not None
-    assert unknown is not None
     assert known["ttft_ms"]["90"][1] == 100.0 * near.factors["ttft"][90]
     assert far.factors["ttft"][90] > 10
     assert unknown["ttft_ms"] == {"50": None, "90": None}
@@ -119,7 +114,6 @@ def test_separate_pools_say_that_none_were_measured(capsys: pytest.CaptureFixtur
 
     pools = tuple(PoolConfig(name=role, role=role, model=LLAMA.model, gpu="h100_sxm") for role in ("prefill", "decode"))
     band = band_of_cluster(ClusterConfig(pools=pools))
-    assert band is not None
     assert "separate prefill and decode pools" in band.caution
     assert not band.measured
 

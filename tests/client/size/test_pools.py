@@ -1,15 +1,13 @@
 """size --disaggregated: separate prefill and decode instances."""
 
-import json
 import math
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from invoked import json_of, refusal, text_of
 
-from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.simulator.bounds import Bounds, Lengths
@@ -51,17 +49,13 @@ def test_bounds_of_pools_are_those_of_their_instances() -> None:
     alone, config = Bounds(ONE.config(BASE, 1)), PoolShape(ONE, TWO, 0.6).config(BASE, 5)
     bounds = Bounds(config)
     prefill, decode = alone.prefill_requests_per_s(LENGTHS), Bounds(TWO.config(BASE, 1)).decode_requests_per_s(LENGTHS)
-    assert prefill is not None
-    assert decode is not None
     assert bounds.most_requests_per_s(LENGTHS) == pytest.approx(min(3 * prefill, 2 * decode))
     transfer = bounds.transfer(LENGTHS)
-    assert transfer is not None
     per_token = plan_of(config)[0].deployment.kv_bytes_per_token
     assert per_token == 2 * 32 * 8 * 128 * 2  # K and V, layers, KV heads, head size, bytes of bf16
     assert transfer.bytes == 4000 * per_token
     assert transfer.link_s == pytest.approx(transfer.bytes / 50e9)  # a card of 400 Gb/s
     unloaded_s, here_s = alone.ttft_s(4000, 4000), bounds.ttft_s(4000, 4000)
-    assert unloaded_s is not None
     assert here_s == pytest.approx(unloaded_s + transfer.latency_s)
 
 
@@ -82,7 +76,6 @@ def answer() -> tuple[Trials, PoolSizing]:
 
 def test_no_cheaper_split_of_the_same_shapes_meets_the_objectives(answer: tuple[Trials, PoolSizing]) -> None:
     judged, found = answer
-    assert found.answer is not None
     shape, gpus = found.answer.capacity.shape, found.answer.gpus
     assert isinstance(shape, PoolShape)
     assert found.answer.capacity.trial.met
@@ -100,7 +93,6 @@ def test_no_cheaper_split_of_the_same_shapes_meets_the_objectives(answer: tuple[
 
 
 def test_pools_are_never_called_safe_without_measured_ones(answer: tuple[Trials, PoolSizing]) -> None:
-    assert answer[1].answer is not None
     assert "safe" not in {margin.confidence for margin in margins_of_answer(answer[1].answer.capacity)}
 
 
@@ -124,26 +116,32 @@ def test_more_instances_of_pools_never_lower_goodput() -> None:
     assert loads == sorted(loads, reverse=True)
 
 
-ARGS = ("size", "--model", "llama-3.1-8b", "--isl", "1000", "--osl", "20", "--slo", "ttft_p90<2s", "--requests", "60")
-
-
-def said(*more: str) -> tuple[int, str]:
-    done = CliRunner().invoke(main, [*ARGS, "--disaggregated", *more])
-    return done.exit_code, done.output
+ARGS = (
+    "size",
+    "--model",
+    "llama-3.1-8b",
+    "--isl",
+    "1000",
+    "--osl",
+    "20",
+    "--slo",
+    "ttft_p90<2s",
+    "--requests",
+    "60",
+    "--disaggregated",
+)
 
 
 def test_the_command_tells_of_both(tmp_path: Path) -> None:
     page = tmp_path / "size.html"
-    code, out = said("--request-rate", "10", "--tps", "1", "--html", str(page), "--json")
-    assert code == 0
-    found = json.loads(out.splitlines()[-1])
+    found = json_of(*ARGS, "--request-rate", "10", "--tps", "1", "--html", str(page))
     assert found["answer"]["gpus"] == 1
     pools = found["disaggregated"]
     assert pools["answer"]["prefill_instances"] == pools["answer"]["decode_instances"] == 1
     assert pools["answer"]["prefill"]["tp"] == 1
     assert {row["bound_by"] for row in pools["ratios"]} <= {"prefill", "transfer", "decode"}
     assert "Separate prefill and decode" in page.read_text()
-    _, text = said("--request-rate", "10", "--tps", "1")
+    text = text_of(*ARGS, "--request-rate", "10", "--tps", "1")
     assert "Separate pools cost 100% more than 1 x h100_sxm TP1" in text
 
 
@@ -153,20 +151,14 @@ def test_the_link_of_a_cluster_file_is_kept(tmp_path: Path) -> None:
         "model: llama-3.1-8b\npools:\n  - {name: p, role: prefill}\n  - {name: d, role: decode}\n"
         "kv_transfer: {bandwidth_gb_per_s: 1}\n"
     )
-    code, out = said("--request-rate", "2", "--tps", "1", "--cluster", str(file), "--json")
-    assert code == 0
-    transfer = json.loads(out.splitlines()[-1])["disaggregated"]["kv_transfer"]
+    transfer = json_of(*ARGS, "--request-rate", "2", "--tps", "1", "--cluster", str(file))["disaggregated"]["kv_transfer"]
     assert transfer["link_s"] == pytest.approx(transfer["bytes"] / 1e9)
 
 
 def test_spread_experts_beyond_a_node_are_among_the_candidates() -> None:
-    args = ["--model", "Qwen/Qwen3-30B-A3B", "--request-rate", "1", "--json"]
-    code, out = said(*args)
-    assert code == 0
-    assert {16, 32} <= set(json.loads(out.splitlines()[-1])["searched"]["ep"])
+    found = json_of(*ARGS, "--model", "Qwen/Qwen3-30B-A3B", "--request-rate", "1")
+    assert {16, 32} <= set(found["searched"]["ep"])
 
 
 def test_max_rate_and_pools_exclude_each_other() -> None:
-    code, out = said("--max-rate")
-    assert code == 2
-    assert "--disaggregated finds numbers of instances" in out
+    assert "--disaggregated finds numbers of instances" in refusal(*ARGS, "--max-rate")

@@ -28,10 +28,17 @@ NOISY = 40  # requests: few enough for percentiles to jump
 
 
 def trials(
-    slo: str, amount: float, kind: Kind = "request_rate", requests: int = NOISY, lengths: tuple[str, str] = ("1000", "60")
+    slo: str,
+    amount: float,
+    kind: Kind = "request_rate",
+    requests: int = NOISY,
+    lengths: tuple[str, str] = ("1000", "60"),
+    turns: tuple[str, str] = ("1", "0"),
+    seed: int = 0,
 ) -> Trials:
-    source = synthetic_source(*lengths, "1", "0", 0, 0)
-    return Trials(Traffic(source, kind, amount, RunOptions(seed=0)), parse_slo(slo), requests)
+    """turns: their number, and seconds between them."""
+    traffic = Traffic(synthetic_source(*lengths, *turns, 0, seed), kind, amount, RunOptions(seed=seed))
+    return Trials(traffic, parse_slo(slo), requests)
 
 
 def sized(
@@ -60,11 +67,8 @@ def test_a_time_per_token_is_judged_by_tokens_where_several_come_at_once(setting
     """The noise lies around the figure that is shown, and one instance suffices for next to no traffic."""
     base = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16", **settings)
     answer = size(base, SHAPES[:1], trials("tpot_p95<9ms", 0.1), Terms(PRICES, "gpus", 100, 0)).answer
-    assert answer is not None
     assert answer.gpus == 1
     [verdict], [noise] = answer.capacity.trial.verdicts, answer.capacity.trial.intervals
-    assert noise is not None
-    assert verdict.value is not None
     assert noise.low <= verdict.value <= noise.high
 
 
@@ -73,7 +77,6 @@ def test_tokens_per_second_are_those_of_the_answered_requests(requests: int) -> 
     """However few requests are measured: their last replies end after the last of them was sent, and the load goes on."""
     config = SHAPES[0].config(BASE, 2)
     at_rate = trials("ttft_p99<10s", 8.0, requests=requests).run(config, 8.0, to_the_end=True)
-    assert at_rate.rates is not None
     assert at_rate.figures["output_tok_per_s"] == pytest.approx(60 * at_rate.rates.delivered)
     of_users = trials("output_throughput>1", 30.0, "concurrency", requests).run(config, 30.0, to_the_end=True)
     littles = 30 * 60 / of_users.figures["latency_ms"]["mean"] * 1e3
@@ -91,7 +94,6 @@ def test_doubling_the_traffic_never_needs_fewer_gpus(limits: tuple[int, int], ra
     slo = f"ttft_p95<{limits[0]}ms, tpot_mean<{limits[1]}ms"
     one, two = (sized(slo, amount, SHAPES[:2], goal="gpus") for amount in (rate, 2 * rate))
     if two.answer is not None:
-        assert one.answer is not None
         assert one.answer.gpus <= two.answer.gpus
 
 
@@ -113,7 +115,6 @@ def test_large_traffic_is_judged_by_sampled_instances_and_stays_monotone() -> No
 
 def test_the_answer_is_the_cheapest_of_all_that_do() -> None:
     sizing = sized("ttft_p95<200ms, tpot_mean<15ms", 12.0)
-    assert sizing.answer is not None
     assert sizing.answer.capacity.trial.met
     assert sizing.answer.usd_per_h == PRICES[sizing.answer.capacity.shape.gpu] * sizing.answer.gpus
     alone = [sized("ttft_p95<200ms, tpot_mean<15ms", 12.0, [shape]) for shape in SHAPES]
@@ -128,7 +129,6 @@ def test_what_one_user_alone_misses_is_not_simulated() -> None:
     assert len(sizing.given_up) == len(SHAPES)
     search = sizing.given_up[0]
     assert search.reason.startswith("unloaded: ttft_p99<1ms cannot be met, at best it is ")
-    assert search.nearest is not None
     assert search.nearest.load > 1
 
 
@@ -145,14 +145,12 @@ def test_more_gpus_than_allowed_are_no_answer() -> None:
     assert sizing.left[0].shape == SHAPES[0]
     assert (sizing.left[0].least or 0) > 4
     assert judged.effort.simulations == 1
-    assert sizing.nearest is not None
     assert sizing.nearest[1] == 4
     assert sizing.nearest[2].load > 1
 
 
 def test_users_at_once_need_no_rate() -> None:
     sizing = sized("tpot_mean<12ms", 48, SHAPES[:1], "concurrency", "gpus")
-    assert sizing.answer is not None
     assert 1 <= sizing.answer.gpus <= 8
 
 
@@ -160,9 +158,7 @@ def test_the_most_a_cluster_carries_meets_and_the_next_load_misses_and_a_stricte
     amounts = []
     for slo in ("ttft_p95<60ms", "ttft_p95<120ms"):
         found = max_rates(BASE, SHAPES[:1], trials(slo, 1.0), 1)[0]
-        assert found.trial is not None
         assert found.trial.met
-        assert found.beyond is not None
         assert not found.beyond.met
         assert found.beyond.amount == pytest.approx(found.trial.amount * 1.02, rel=0.01)
         amounts.append(found.trial.amount)
@@ -173,11 +169,8 @@ def test_what_several_seeds_say_that_is_carried_lies_in_the_bands_of_all() -> No
     """Just beyond capacity a queue grows so slowly that a few hundred requests hardly wait."""
     bands = []
     for seed in range(2):
-        source = synthetic_source("2000", "100", "1", "0", 0, seed)
-        judged = Trials(Traffic(source, "request_rate", 1.0, RunOptions(seed=seed)), parse_slo("ttft_p95<1s"), 100)
+        judged = trials("ttft_p95<1s", 1.0, requests=100, lengths=("2000", "100"), seed=seed)
         found = max_rates(BASE, SHAPES[:1], judged, 1)[0]
-        assert found.between is not None
-        assert found.trial is not None
         assert found.trial.counted >= 800
         assert found.between[0] < found.trial.amount < found.between[1]
         bands.append(found.between)
@@ -189,7 +182,6 @@ def test_overload_without_a_limit_on_waiting_is_no_answer() -> None:
     few = trials("tpot_p99<10s", 25.0, requests=400, lengths=("2000", "100"))
     config = SHAPES[0].config(BASE, 1)
     carried = few.bounds(config).most_requests_per_s(Lengths(2000, 2000, 100))
-    assert carried is not None
     assert "load is not sustained" in few.run(config, 1.5 * carried).reason
 
 
@@ -199,8 +191,6 @@ def test_bounds_are_never_beaten() -> None:
         bounds = Bounds(config)
         trial = trials("ttft_p99<100s", 1.0, "concurrency").run(config, 1)
         ttft_s, tpot_s = bounds.ttft_s(1000, 1000), bounds.tpot_s(1000)
-        assert ttft_s is not None
-        assert tpot_s is not None
         assert ttft_s * 1e3 <= trial.figures["ttft_ms"]["p50"] <= 1.2 * ttft_s * 1e3
         assert tpot_s * 1e3 <= trial.figures["tpot_ms"]["p50"] <= 1.2 * tpot_s * 1e3
 
@@ -251,19 +241,13 @@ def test_unknown_gpus_are_reported_together() -> None:
     assert len(caught.value.problems) == 2
 
 
-def conversations(
-    slo: str, amount: float, turns: str = "6", think_s: str = "20", lengths: tuple[str, str] = ("2000", "500")
-) -> Trials:
-    source = synthetic_source(*lengths, turns, think_s, 0, 0)
-    return Trials(Traffic(source, "request_rate", amount, RunOptions(seed=0)), parse_slo(slo), 300)
-
-
 def test_conversations_are_measured_once_as_many_end_as_begin() -> None:
     """Three instances carry the first minute of 10 turns/s, while conversations are young; in the long run they do not."""
     slo = "ttft_p99<500ms, tpot_mean<20ms"
-    few = conversations(slo, 10.0).run(SHAPES[0].config(BASE, 3), 10.0)
+    talks: dict[str, Any] = {"requests": 300, "lengths": ("2000", "500"), "turns": ("6", "20")}
+    few = trials(slo, 10.0, **talks).run(SHAPES[0].config(BASE, 3), 10.0)
     assert not few.met
-    light = conversations(slo, 3.0).run(SHAPES[0].config(BASE, 3), 3.0)
+    light = trials(slo, 3.0, **talks).run(SHAPES[0].config(BASE, 3), 3.0)
     assert light.met
     assert light.figures["offered_per_s"] == 3.0
     assert light.figures["delivered_per_s"] == pytest.approx(3.0, rel=light.figures["shortfall_allowed"])
@@ -271,20 +255,16 @@ def test_conversations_are_measured_once_as_many_end_as_begin() -> None:
 
 
 def test_four_instances_carry_about_four_times_as_many_conversations_as_one() -> None:
-    judged = conversations("ttft_p99<2s, tpot_mean<30ms", 1.0, "4", "10", ("8000", "20"))
+    judged = trials("ttft_p99<2s, tpot_mean<30ms", 1.0, requests=300, lengths=("8000", "20"), turns=("4", "10"))
     one = max_rates(BASE, SHAPES[:1], judged, 1)[0].trial
-    assert one is not None
     four = SHAPES[0].config(BASE, 4)
     assert [judged.run(four, times * one.amount).met for times in (3, 8)] == [True, False]
 
 
 def test_an_instance_at_a_tenth_of_its_most_is_not_unloaded() -> None:
     """One alone misses the objective there, and many together meet it."""
-    slo = "tpot_p95<8ms"
-    source = synthetic_source("2000", "500", "1", "0", 0, 0)
-    judged = Trials(Traffic(source, "request_rate", 6.0, RunOptions(seed=0)), parse_slo(slo), 300)
+    judged = trials("tpot_p95<8ms", 6.0, requests=300, lengths=("2000", "500"))
     sizing = size(BASE, SHAPES[:1], judged, Terms(PRICES, "gpus", 64, 0))
-    assert sizing.answer is not None
     assert 4 <= sizing.answer.capacity.instances <= 9
     assert sizing.answer.capacity.fewest <= sizing.answer.capacity.instances <= sizing.answer.capacity.most
 
@@ -301,7 +281,6 @@ def test_what_a_few_lengths_say_of_all_is_no_more_than_a_bound() -> None:
 
 
 def _sizes(source: RequestSource) -> Ints:
-    assert source.sizes is not None
     return source.sizes.prompt
 
 
@@ -310,7 +289,6 @@ def test_a_trial_in_doubt_goes_on_with_a_shared_prefix_too() -> None:
     assert not source.tokens_alone
     traffic = Traffic(source, "request_rate", 20.0, RunOptions(seed=0))
     value = Trials(traffic, parse_slo("ttft_p90<1s"), 60).run(BASE, 20.0).verdicts[0].value
-    assert value is not None
     close = Trials(traffic, parse_slo(f"ttft_p90<{value * 1.01:.2f}ms"), 60).run(BASE, 20.0)
     assert close.counted > 60
 
@@ -335,8 +313,7 @@ def test_an_answer_for_conversations_is_the_least_that_a_longer_simulation_confi
                 config, "request_rate", 1.0, (verdict,), None, 900, 900, {"users": 1.0}, (Interval(value, value),), None
             )
 
-    given = conversations("ttft_p99<500ms", 1.0)
+    given = trials("ttft_p99<500ms", 1.0, requests=300, lengths=("2000", "500"), turns=("6", "20"))
     found = size(BASE, SHAPES[:1], Ageing(given.traffic, given.objectives), Terms(PRICES, "gpus", 100, 0))
-    assert found.answer is not None
     assert found.answer.capacity.instances == 5
     assert confirmed == [3, 4, 5]

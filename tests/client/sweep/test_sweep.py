@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from invoked import invoke, refusal, text_of
 
-from llmirage_client.cli import main
 from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.sweep.file import Study, read_study
@@ -49,6 +48,16 @@ def swept(study: Study, folder: Path, most: int = 1000) -> tuple[Sweep, int]:
     return sweep(study, folder, SweepSettings(workers=1), on_point), len(worked)
 
 
+def printed(tmp_path: Path, text: str, *more: str) -> str:
+    """Return in one line what the command prints of a study, whose results are in the folder `out`."""
+    study_of(tmp_path, text)
+    return text_of("sweep", tmp_path / "study.yaml", "--artifact-dir", tmp_path / "out", "--workers", "1", *more)
+
+
+def table_in(out: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((out / "results.csv").read_text().splitlines()))
+
+
 def test_every_combination_is_a_point(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     assert study.varied == ["gpu", "tp", "request_rate"]
@@ -60,7 +69,6 @@ def test_every_combination_is_a_point(tmp_path: Path) -> None:
     assert len(study.points) == 8
     last = study.points[-1]
     assert last.load["request_rate"] == 8.0
-    assert last.config is not None
     assert (last.config.gpu, last.config.tensor_parallel_size, last.config.weights) == ("b200_sxm", 3, "bf16")
 
 
@@ -83,7 +91,6 @@ grid:
         "point best, instances 3",
     ]
     config = points[1].config
-    assert config is not None
     assert (config.router, config.instances, config.seed) == ("random", 3, 3)
 
 
@@ -189,13 +196,10 @@ def test_a_point_that_would_not_end_is_stopped(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_tables_and_a_page(tmp_path: Path) -> None:
-    path, out = tmp_path / "study.yaml", tmp_path / "out"
-    path.write_text(STUDY)
-    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
-    assert outcome.exit_code == 0, outcome.output
-    assert "two GPUs: 8 points, 4 done, 4 refused" in outcome.stdout
-    with (out / "results.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    out = tmp_path / "out"
+    shown = printed(tmp_path, STUDY)
+    assert "two GPUs: 8 points, 4 done, 4 refused" in shown
+    rows = table_in(out)
     assert len(rows) == 8
     assert rows[0]["gpu"] == "h100_sxm"
     assert float(rows[0]["user_tok_per_s"]) == pytest.approx(1e3 / float(rows[0]["tpot_mean_ms"]))
@@ -205,29 +209,25 @@ def test_the_command_writes_tables_and_a_page(tmp_path: Path) -> None:
     band = f"Error bands: 90 % of measured means lie within a factor of TTFT {least:.2f}"
     page = (out / "study.html").read_text()
     assert "Llama-3.1-8B-Instruct</dd><dt>Cluster</dt><dd>TP1, bf16 weights, bf16 KV" in page
-    assert band in " ".join(outcome.stdout.split())
+    assert band in shown
     assert band in page
     assert "Throughput per GPU against speed per user" in page
     assert "tp 3 does not divide" in page
-    assert "ready" not in outcome.stdout  # without autoscaling
+    assert "ready" not in shown  # without autoscaling
     assert "Instances ready" not in page
-    again = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--json"])
+    again = invoke("sweep", tmp_path / "study.yaml", "--artifact-dir", out, "--json")
     assert [json.loads(line)["status"] for line in again.stdout.splitlines()] == [row["status"] for row in rows]
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_files_of_each_run_are_kept_if_asked_for(kept: bool, tmp_path: Path) -> None:
-    path, out = tmp_path / "study.yaml", tmp_path / "out"
-    path.write_text("model: llama-3.1-8b\nisl: 100\nosl: 10\nrequests: 20\nrequest_rate: 5\n")
-    words = ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1", *["--keep-runs"] * kept]
-    assert CliRunner().invoke(main, words).exit_code == 0
-    assert (out / "runs" / "point_0001" / "profile_export.jsonl").exists() == kept
+    study = "model: llama-3.1-8b\nisl: 100\nosl: 10\nrequests: 20\nrequest_rate: 5\n"
+    printed(tmp_path, study, *["--keep-runs"] * kept)
+    assert (tmp_path / "out" / "runs" / "point_0001" / "profile_export.jsonl").exists() == kept
 
 
 def test_a_bad_study_is_refused_with_status_2(tmp_path: Path) -> None:
-    missing = CliRunner().invoke(main, ["sweep", str(tmp_path / "none.yaml")])
-    assert missing.exit_code == 2
-    assert "cannot be read" in missing.output
+    assert "cannot be read" in refusal("sweep", tmp_path / "none.yaml")
 
 
 def _half(number: int) -> float:
@@ -276,13 +276,9 @@ points:
 
 
 def test_what_autoscaling_did_is_in_the_table_and_in_the_file(tmp_path: Path) -> None:
-    path, out = tmp_path / "study.yaml", tmp_path / "out"
-    path.write_text(SCALED)
-    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
-    assert outcome.exit_code == 0, outcome.output
-    assert "3 GPUs at most in every point. ready: mean" in " ".join(outcome.stdout.split())
-    with (out / "results.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    out = tmp_path / "out"
+    assert "3 GPUs at most in every point. ready: mean" in printed(tmp_path, SCALED)
+    rows = table_in(out)
     steady, scaled = rows[0], rows[2]
     assert [row["number"] for row in rows] == ["1", "2", "3", "4"]
     assert (steady["point"], scaled["point"]) == ("all the time", "as needed")
@@ -295,13 +291,10 @@ def test_what_autoscaling_did_is_in_the_table_and_in_the_file(tmp_path: Path) ->
 
 def test_parquet_has_the_rows_of_the_csv_with_numbers_as_numbers(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="results.parquet needs pyarrow: pip install 'llmirage[parquet]'")
-    path, out = tmp_path / "study.yaml", tmp_path / "out"
-    path.write_text(STUDY.replace("{slow: 2, fast: 8}", "[2, 0.5]"))
-    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
-    assert "results.csv, results.parquet" in " ".join(outcome.stdout.split())
+    out = tmp_path / "out"
+    assert "results.csv, results.parquet" in printed(tmp_path, STUDY.replace("{slow: 2, fast: 8}", "[2, 0.5]"))
     table = parquet.read_table(out / "results.parquet").to_pylist()
-    with (out / "results.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = table_in(out)
     assert [list(row) for row in table] == [list(row) for row in rows]
     for typed, text in zip(table, rows, strict=True):
         assert typed["gpu"] == text["gpu"]
@@ -315,9 +308,7 @@ def test_parquet_has_the_rows_of_the_csv_with_numbers_as_numbers(tmp_path: Path)
 def test_a_folder_that_cannot_be_is_told_in_words(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(STUDY)
-    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(path / "below")])
-    assert outcome.exit_code == 2
-    assert f"{path} is not a folder" in outcome.output
+    assert f"{path} is not a folder" in refusal("sweep", path, "--artifact-dir", path / "below")
 
 
 def test_the_usual_folder_that_cannot_be_is_told_with_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,9 +316,7 @@ def test_the_usual_folder_that_cannot_be_is_told_with_the_option(tmp_path: Path,
     (tmp_path / "artifacts").write_text("a file")
     monkeypatch.chdir(tmp_path)
     for words in (["sweep", "study.yaml"], ["simulate", "--isl", "5", "--osl", "5"]):
-        outcome = CliRunner().invoke(main, words)
-        assert outcome.exit_code == 2
-        assert "artifacts is not a folder; choose another folder with --artifact-dir" in outcome.output
+        assert "artifacts is not a folder; choose another folder with --artifact-dir" in refusal(*words)
 
 
 def test_a_rate_that_was_not_sent_meets_no_objective() -> None:
@@ -349,13 +338,13 @@ def test_offered_and_delivered_rates_stand_side_by_side(tmp_path: Path) -> None:
     words = ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"]
     load = "name: rates\nmodel: llama-3.1-8b\nisl: 500\nosl: 50\nrequests: 300\ngrid:\n  request_rate: [2, 20]\n"
     path.write_text(load + "turns: 10\nthink_time: 30\nsteady_state: false\n")
-    shown = CliRunner().invoke(main, words).stdout
+    shown = invoke(*words).stdout
     head, low, high = (line.replace("*", " ").split() for line in shown.splitlines()[2:6] if "---" not in line)
     assert head[1:3] == ["offered", "delivered"]
     assert [float(row[1]) for row in (low, high)] == [2.0, 20.0]
     assert [float(row[2]) < 1.5 for row in (low, high)] == [True, True]
     path.write_text(load.replace("think_time: 30\n", ""))
-    assert "All request rates were delivered." in CliRunner().invoke(main, [*words, "--fresh"]).stdout
+    assert "All request rates were delivered." in invoke(*words, "--fresh").stdout
 
 
 def test_sessions_at_a_rate_are_measured_in_the_steady_state(tmp_path: Path) -> None:
