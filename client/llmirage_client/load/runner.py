@@ -257,35 +257,13 @@ async def send_for_a_time(target: Target, call: Call, delay_s: float) -> Exchang
 
     delay_s: after the whole request was sent, on the run's clock.
     """
-    loop = asyncio.get_running_loop()
-    sending = loop.create_task(_to(target, call))
-    timer: asyncio.TimerHandle | None = None
-    gave_up = False
-
-    def give_up() -> None:
-        nonlocal gave_up
-        gave_up = sending.cancel()
-
-    def sent() -> None:
-        nonlocal timer
-        if timer is not None:  # it had to be sent again
-            timer.cancel()
-        timer = loop.call_at(target.now() + delay_s, give_up)
-
-    call.on_sent = sent
+    limit = asyncio.timeout(None)
+    call.on_sent = lambda: limit.reschedule(target.now() + delay_s)  # again, if it had to be sent again
     try:
-        return await sending
-    except asyncio.CancelledError:
-        if gave_up:
-            raise GaveUp from None
-        raise
-    finally:
-        if timer is not None:
-            timer.cancel()
-
-
-async def _to(target: Target, call: Call) -> Exchange:
-    return await target.send(call)
+        async with limit:
+            return await asyncio.create_task(target.send(call))  # starts after the other requests of the same moment
+    except TimeoutError:
+        raise GaveUp from None
 
 
 Gate = Callable[[str], Awaitable[None]]
