@@ -137,7 +137,6 @@ class EndpointSettings:
         return httpx_transport(url, proxy, self.http2, context)
 
 
-_PATH = "/llmirage/pacing"
 _WITHIN_S = 10.0
 
 
@@ -162,17 +161,12 @@ async def read_pace(endpoint: EndpointSettings, urls: Sequence[str]) -> ServerPa
     """Ask each of these servers; None if there is none, or one does not tell."""
     speeds, times = [], ServedTimes()
     for url in urls:
-        target = dataclasses.replace(endpoint, urls=(url,), retries=0, keeps_conversations=False).target()
         try:
-            async with asyncio.timeout(_WITHIN_S):
-                status, body = await target.get(_PATH, from_root=True)
-            told = parse(body) if status == 200 else {}
+            told = parse(await _page(endpoint, url, "/llmirage/pacing"))
             speeds.append(math.inf if told["speed"] == "max" else float(told["speed"]))
             times = times.merged(ServedTimes.from_dict(told["histograms"]))
         except (TimeoutError, Fault, ValueError, TypeError, KeyError, AttributeError):
             return None
-        finally:
-            await target.close()
     return ServerPace(tuple(speeds), times) if speeds else None
 
 
@@ -186,19 +180,25 @@ async def read_cache_hits(endpoint: EndpointSettings) -> int | None:
     """Return the prompt tokens that the prefix caches have had so far, by /metrics; None if one server does not tell."""
     total = 0.0
     for url in endpoint.urls:
-        target = dataclasses.replace(endpoint, urls=(url,), retries=0, keeps_conversations=False).target()
         try:
-            async with asyncio.timeout(_WITHIN_S):
-                status, body = await target.get("/metrics", from_root=True)
-            found = _HITS.findall(body.decode("utf-8", "replace")) if status == 200 else []
-            if not found:
-                return None
+            found = _HITS.findall((await _page(endpoint, url, "/metrics")).decode("utf-8", "replace"))
             total += sum(map(float, found))
         except (TimeoutError, Fault, ValueError):
             return None
-        finally:
-            await target.close()
+        if not found:
+            return None
     return int(total)
+
+
+async def _page(endpoint: EndpointSettings, url: str, path: str) -> bytes:
+    """Ask one of the servers for a path below its root; b"" for another status than 200. Raises TimeoutError, Fault."""
+    target = dataclasses.replace(endpoint, urls=(url,), retries=0, keeps_conversations=False).target()
+    try:
+        async with asyncio.timeout(_WITHIN_S):
+            status, body = await target.get(path, from_root=True)
+    finally:
+        await target.close()
+    return body if status == 200 else b""
 
 
 # The statuses, the first pause and its limit are those of the OpenAI SDK.
