@@ -269,7 +269,7 @@ class HttpxTransport(httpx.AsyncBaseTransport):
                 response = await lane.transport.handle_async_request(request)
         except BaseException as error:
             await self._leave(lane, given_up=attempt.http2 and not isinstance(error, Exception))
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception) or isinstance(error, UnicodeEncodeError):  # the latter: of a header
                 raise
             fault = self._fault(error, attempt, origin, connect_s)
             if again or not attempt.kept or fault.kind not in (FaultKind.RESET, FaultKind.CLOSED):
