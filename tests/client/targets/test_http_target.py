@@ -1,11 +1,13 @@
 import asyncio
 import json
 import socket
+import ssl
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from raw_replies import MakeServer, hanging, whole
+from raw_replies import STREAM_END, STREAM_HEAD, MakeServer, chunk, closing, hanging, whole
 
 from llmirage_client.measure.record import Exchange, absurd_count, usage_counts
 from llmirage_client.operations.preflight import probe
@@ -15,14 +17,11 @@ from llmirage_client.targets.endpoints.messages import chat_usage as messages_us
 from llmirage_client.targets.endpoints.protocol import ReplyReader
 from llmirage_client.targets.endpoints.responses import ResponsesReply
 from llmirage_client.targets.http import HttpTarget
+from llmirage_client.targets.httpx_transport import httpx_transport
 from llmirage_client.targets.target import Call
+from llmirage_client.targets.timed_transport import TimedTransport
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def token(text: str, finish: str | None = None) -> bytes:
@@ -31,8 +30,7 @@ def token(text: str, finish: str | None = None) -> bytes:
 
 
 DONE = chunk(b"data: [DONE]\n\n")
-END = b"0\r\n\r\n"
-GOOD_STREAM = STREAM_HEAD + token("Hel") + token("lo") + token("", "stop") + DONE + END
+GOOD_STREAM = STREAM_HEAD + token("Hel") + token("lo") + token("", "stop") + DONE + STREAM_END
 
 
 def exchange_with(server: Any, empty_ok: bool = False, **options: Any) -> tuple[Exchange, Any]:
@@ -49,6 +47,13 @@ def exchange_with(server: Any, empty_ok: bool = False, **options: Any) -> tuple[
     return asyncio.run(main()), server
 
 
+TRANSPORTS: dict[str, Callable[[], httpx.AsyncBaseTransport]] = {
+    "direct": TimedTransport,
+    "httpx": lambda: httpx_transport("http://x", None, False, ssl.create_default_context()),
+}
+every_transport = pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=TRANSPORTS)
+
+
 def error_of(exchange: Exchange) -> tuple[int | None, str]:
     assert exchange.error is not None
     assert exchange.error.message
@@ -60,7 +65,7 @@ def error_of(exchange: Exchange) -> tuple[int | None, str]:
 
 def test_a_streamed_reply_becomes_an_exchange(raw_server: MakeServer) -> None:
     async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
-        for piece in (STREAM_HEAD, token("Hel"), token("lo"), token("", "stop") + DONE + END):
+        for piece in (STREAM_HEAD, token("Hel"), token("lo"), token("", "stop") + DONE + STREAM_END):
             writer.write(piece)
             await asyncio.sleep(0.01)
 
@@ -161,11 +166,11 @@ REPLIES = [
     (whole(b'{"choices": [{"message": {"content": ""}}]}'), 200, "empty_response"),
     (whole(b'{"error": {"message": "no", "code": 500}}'), 500, "server_error"),
     (whole(b"\x1f\x8b", more="Content-Encoding: gzip\r\n"), 200, "wrong_content_encoding"),
-    (STREAM_HEAD + token("", "stop") + DONE + END, 200, "empty_response"),
-    (STREAM_HEAD + END, 200, "stream_ended_early"),
-    (STREAM_HEAD + token("Hel") + END, 200, "stream_ended_early"),
-    (STREAM_HEAD + token("Hel") + chunk(b"data: {oops\n\n") + END, None, "malformed_stream"),
-    (STREAM_HEAD + token("Hel") + chunk(b'data: {"error": {"message": "died"}}\n\n') + END, None, "stream_error"),
+    (STREAM_HEAD + token("", "stop") + DONE + STREAM_END, 200, "empty_response"),
+    (STREAM_HEAD + STREAM_END, 200, "stream_ended_early"),
+    (STREAM_HEAD + token("Hel") + STREAM_END, 200, "stream_ended_early"),
+    (STREAM_HEAD + token("Hel") + chunk(b"data: {oops\n\n") + STREAM_END, None, "malformed_stream"),
+    (STREAM_HEAD + token("Hel") + chunk(b'data: {"error": {"message": "died"}}\n\n') + STREAM_END, None, "stream_error"),
     (b"SSH-2.0-OpenSSH_9.6\r\n", None, "protocol_error"),
     (STREAM_HEAD + token("Hel") + b"zz\r\n", 200, "protocol_error"),
 ]
@@ -183,7 +188,7 @@ def test_each_kind_of_bad_reply_has_its_error_type(
 
 
 def test_an_event_that_is_not_json_is_skipped_in_a_stream_that_ends_well(raw_server: MakeServer) -> None:
-    reply = STREAM_HEAD + token("Hel") + chunk(b"data: {oops\n\n") + token("lo") + DONE + END
+    reply = STREAM_HEAD + token("Hel") + chunk(b"data: {oops\n\n") + token("lo") + DONE + STREAM_END
     exchange, _ = exchange_with(raw_server(reply))
     assert (exchange.error, exchange.text, exchange.skipped_events) == (None, "Hello", 1)
 
@@ -191,7 +196,7 @@ def test_an_event_that_is_not_json_is_skipped_in_a_stream_that_ends_well(raw_ser
 @pytest.mark.parametrize(
     "reply",
     [
-        STREAM_HEAD + token("", "stop") + DONE + END,
+        STREAM_HEAD + token("", "stop") + DONE + STREAM_END,
         whole(b'{"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}'),
     ],
 )
@@ -202,22 +207,8 @@ def test_a_whole_reply_that_says_nothing_is_a_message_where_that_is_asked_for(ra
 
 
 def test_a_stream_cut_before_its_first_word_is_an_error_all_the_same(raw_server: MakeServer) -> None:
-    exchange, _ = exchange_with(raw_server(STREAM_HEAD + END), empty_ok=True)
+    exchange, _ = exchange_with(raw_server(STREAM_HEAD + STREAM_END), empty_ok=True)
     assert error_of(exchange) == (200, "stream_ended_early")
-
-
-def closing(*pieces: bytes, reset: bool = False) -> Any:
-    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
-        for piece in pieces:
-            writer.write(piece)
-            await asyncio.sleep(0.01)
-        if reset:
-            sock = writer.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-            writer.transport.abort()
-        writer.close()
-
-    return answer
 
 
 @pytest.mark.parametrize(("reset", "kind"), [(False, "connection_closed"), (True, "connection_reset")])
@@ -235,13 +226,13 @@ def test_a_server_that_hangs_up_without_an_answer_is_an_error(raw_server: MakeSe
 
 
 def test_a_reply_that_is_complete_but_for_its_framing_is_no_error(raw_server: MakeServer) -> None:
-    exchange, _ = exchange_with(raw_server(closing(GOOD_STREAM.removesuffix(END))))
+    exchange, _ = exchange_with(raw_server(closing(GOOD_STREAM.removesuffix(STREAM_END))))
     assert exchange.error is None
     assert exchange.text == "Hello"
 
 
 def test_a_stream_without_done_but_with_a_finish_reason_is_whole(raw_server: MakeServer) -> None:
-    exchange, _ = exchange_with(raw_server(STREAM_HEAD + token("Hello", "stop") + END))
+    exchange, _ = exchange_with(raw_server(STREAM_HEAD + token("Hello", "stop") + STREAM_END))
     assert (exchange.error, exchange.text) == (None, "Hello")
 
 
@@ -281,37 +272,44 @@ async def test_tls_to_a_server_that_speaks_none_is_a_tls_error() -> None:
         await target.close()
 
 
-async def test_cancelling_closes_the_connection(raw_server: MakeServer) -> None:
-    hung_up = asyncio.Event()
+@every_transport
+async def test_cancelling_closes_the_connection(raw_server: MakeServer, transport: Any) -> None:
+    begun, hung_up = asyncio.Event(), asyncio.Event()
 
     async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM_HEAD + token("Hel"))
+        begun.set()
         while not writer.is_closing():
             await asyncio.sleep(0.005)
             writer.write(token("lo"))
         hung_up.set()
 
     async with raw_server(answer) as server:
-        target = HttpTarget(server.url)
+        target = HttpTarget(server.url, transport=transport())
         task = asyncio.create_task(target.send(Call("/chat/completions", BODY)))
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.wait_for(hung_up.wait(), 5)
+        server.answer = closing(GOOD_STREAM)
+        assert (await target.send(Call("/chat/completions", BODY))).error is None
+        assert server.connections == 2
         await target.close()
 
 
-@pytest.mark.parametrize("body", [{"x": {1, 2}}, {"x": float("nan")}])
-async def test_a_body_that_is_not_json_is_reported_and_not_sent(raw_server: MakeServer, body: dict[str, Any]) -> None:
+@every_transport
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [({"x": {1, 2}}, {}), ({"x": float("nan")}, {}), (BODY, {"X-A": "a\r\nB: b"}), (BODY, {"X-A": "é"})],
+)
+async def test_what_http_and_json_lack_is_reported_and_not_sent(
+    raw_server: MakeServer, body: dict[str, Any], headers: dict[str, str], transport: Any
+) -> None:
     async with raw_server(GOOD_STREAM) as server:
-        target = HttpTarget(server.url)
-        assert error_of(await target.send(Call("/chat/completions", body))) == (None, "invalid_request")
-        assert error_of(await target.send(Call("/chat/completions", BODY, {"X-A": "a\r\nB: b"}))) == (
-            None,
-            "invalid_request",
-        )
-        assert error_of(await target.send(Call("/chat/completions", BODY, {"X-A": "é"}))) == (None, "invalid_request")
+        target = HttpTarget(server.url, transport=transport())
+        assert error_of(await target.send(Call("/chat/completions", body, headers))) == (None, "invalid_request")
         assert server.requests == []
         await target.close()
 
@@ -338,7 +336,7 @@ async def test_works_on_any_httpx_transport() -> None:
 
 
 def test_a_stream_that_goes_on_after_its_end_is_an_error(raw_server: MakeServer) -> None:
-    exchange, _ = exchange_with(raw_server(STREAM_HEAD + token("Hello", "stop") + DONE + token("more") + END))
+    exchange, _ = exchange_with(raw_server(STREAM_HEAD + token("Hello", "stop") + DONE + token("more") + STREAM_END))
     assert error_of(exchange) == (None, "data_after_end")
 
 
@@ -394,7 +392,7 @@ def test_a_reply_nested_deep_is_an_error_of_that_request(raw_server: MakeServer,
     value = '{"choices":[{"index":0,"%s":{"content":"hi","tool_calls":[%s]},"finish_reason":"stop"}]}'
     body = (value % ("delta" if streamed else "message", call)).encode()
     if streamed:
-        body = STREAM_HEAD + chunk(b"data: " + body + b"\n\n") + DONE + END
+        body = STREAM_HEAD + chunk(b"data: " + body + b"\n\n") + DONE + STREAM_END
 
     async def main() -> list[Exchange]:
         async with raw_server(body if streamed else whole(body)) as server:
@@ -416,15 +414,16 @@ def test_an_error_nested_deep_is_told_as_text(raw_server: MakeServer) -> None:
     assert error_of(exchange) == (500, "http_error")
 
 
+@every_transport
 @pytest.mark.parametrize("pieces", [1, 500_000])
-def test_a_reply_has_a_limit_of_memory(raw_server: MakeServer, pieces: int) -> None:
+def test_a_reply_has_a_limit_of_memory(raw_server: MakeServer, pieces: int, transport: Any) -> None:
     text = b"x" * (2_000_000 // pieces)
 
     async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM_HEAD + chunk(text) * pieces)
         await writer.drain()
 
-    exchange, _ = exchange_with(raw_server(answer), most_reply_bytes=1 << 20)
+    exchange, _ = exchange_with(raw_server(answer), transport=transport(), most_reply_bytes=1 << 20)
     assert error_of(exchange) == (200, "protocol_error")
     assert exchange.error is not None
     assert exchange.error.message == "the reply has more than 1 MiB"
@@ -455,7 +454,7 @@ def test_the_timeout_holds_while_the_reply_comes(raw_server: MakeServer) -> None
 async def test_values_of_other_types_than_the_apis_are_an_error_of_that_request(
     raw_server: MakeServer, form: type[ReplyReader], reply: dict[str, Any]
 ) -> None:
-    body = STREAM_HEAD + chunk(b"data: " + json.dumps(reply).encode() + b"\n\n") + END
+    body = STREAM_HEAD + chunk(b"data: " + json.dumps(reply).encode() + b"\n\n") + STREAM_END
     async with raw_server(body) as server:
         target = HttpTarget(server.url)
         exchange = await target.send(Call("/chat/completions", BODY, new_reply=form))

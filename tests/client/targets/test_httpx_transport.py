@@ -7,7 +7,6 @@ import socket
 import ssl
 import statistics
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from proxies import HttpProxy, SocksProxy, http2_server
+from raw_replies import STREAM_END, STREAM_HEAD, MakeServer, chunk, closing, whole
 
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets import httpx_transport as module
@@ -25,21 +25,15 @@ from llmirage_client.targets.httpx_transport import HttpxTransport, httpx_transp
 from llmirage_client.targets.target import Call, EndpointTarget
 from llmirage_client.targets.timed_transport import TimedTransport
 
-MakeServer = Callable[..., Any]
 BODY = json.dumps({"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}).encode()
-OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+OK = whole(BODY)
 
 
 def event(text: str) -> bytes:
     return b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}).encode() + b"\n\n"
 
 
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-END = chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+DONE = chunk(b"data: [DONE]\n\n") + STREAM_END
 
 
 def call(stream: bool = False, **fields: Any) -> Call:
@@ -246,7 +240,7 @@ async def test_stamps_are_those_of_the_bytes_within_five_milliseconds(raw_server
     sent_s: list[float] = []
 
     async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
-        for part in [HEAD, *[chunk(event("x"))] * 10, END]:
+        for part in [STREAM_HEAD, *[chunk(event("x"))] * 10, DONE]:
             await asyncio.sleep(0.02)
             written_s.append(time.monotonic())
             writer.write(part)
@@ -276,35 +270,18 @@ def plain(url: str) -> HttpxTransport:
     return httpx_transport(url, None, False, ssl.create_default_context())
 
 
-Answer = Callable[[Any, asyncio.StreamWriter], Awaitable[None]]
-
-
-def breaking(*pieces: bytes, reset: bool) -> Answer:
-    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
-        for piece in pieces:
-            writer.write(piece)
-        await asyncio.sleep(0.01)
-        if reset:
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        writer.transport.abort()
-
-    return answer
-
-
-FAULTS: dict[str, bytes | Answer] = {
-    "closed before a reply": breaking(reset=False),
-    "reset before a reply": breaking(reset=True),
-    "closed within the headers": breaking(HEAD[:30], reset=False),
-    "closed within a stream": breaking(HEAD, chunk(event("a")), reset=False),
-    "reset within a stream": breaking(HEAD, chunk(event("a")), reset=True),
-    "closed within a body of known length": breaking(OK[:-3], reset=False),
+FAULTS: dict[str, Any] = {
+    "closed before a reply": closing(),
+    "reset before a reply": closing(reset=True),
+    "closed within the headers": closing(STREAM_HEAD[:30]),
+    "closed within a stream": closing(STREAM_HEAD, chunk(event("a"))),
+    "reset within a stream": closing(STREAM_HEAD, chunk(event("a")), reset=True),
+    "closed within a body of known length": closing(OK[:-3]),
     "nonsense": b"nonsense\r\n\r\n",
-    "nonsense within the framing": HEAD + chunk(event("a")) + b"zz\r\n",
+    "nonsense within the framing": STREAM_HEAD + chunk(event("a")) + b"zz\r\n",
     "a status": b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\nRetry-After: 2\r\n\r\nbusy",
     "interim replies": b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK,
-    "until the end of the connection": breaking(
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + BODY, reset=False
-    ),
+    "until the end of the connection": closing(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + BODY),
 }
 
 
@@ -340,7 +317,8 @@ async def test_who_cannot_be_reached_is_told_alike() -> None:
         one.close()
 
 
-async def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server: MakeServer) -> None:
+@pytest.mark.parametrize("make", [plain, lambda _: TimedTransport()], ids=["httpx", "direct"])
+async def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server: MakeServer, make: Any) -> None:
     seen: list[int] = []
     sent = 0
 
@@ -356,7 +334,7 @@ async def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_s
         sent += 1
 
     async with raw_server(answer) as server:
-        target = HttpTarget(server.url, transport=plain(server.url))
+        target = HttpTarget(server.url, transport=make(server.url))
         exchanges = [await target.send(call(on_sent=count)) for _ in range(3)]
         await target.close()
         first, second, third = errors(exchanges)
@@ -365,46 +343,6 @@ async def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_s
     assert second[0] == "connection_closed"
     assert seen == [0, 0, 1, 2]
     assert sent == 4
-
-
-async def test_a_reply_has_its_limit(raw_server: MakeServer) -> None:
-    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n")
-        for _ in range(90):
-            writer.write(b"x" * 100_000)
-            await writer.drain()
-
-    async with raw_server(answer) as server:
-        assert errors(await asked(HttpTarget(server.url, transport=plain(server.url), most_reply_bytes=1 << 20))) == [
-            ("protocol_error", "the reply has more than 1 MiB")
-        ]
-
-
-async def test_a_header_with_a_line_break_is_not_sent(raw_server: MakeServer) -> None:
-    async with raw_server(OK) as server:
-        target = HttpTarget(server.url, transport=plain(server.url))
-        exchange = await target.send(call(headers={"a": "b\r\nc: d"}))
-        await target.close()
-        [error], requests = errors([exchange]), len(server.requests)
-    assert error is not None
-    assert (error[0], requests) == ("invalid_request", 0)
-
-
-async def test_cancelling_closes_the_connection(raw_server: MakeServer) -> None:
-    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
-        writer.write(HEAD + chunk(event("a")))
-        await asyncio.sleep(30)
-
-    async with raw_server(answer) as server:
-        target = HttpTarget(server.url, transport=plain(server.url))
-        sending = asyncio.create_task(target.send(call(stream=True)))
-        await asyncio.sleep(0.1)
-        sending.cancel()
-        await asyncio.wait([sending])
-        server.answer = breaking(OK, reset=False)
-        assert errors([await target.send(call())]) == [None]
-        assert server.connections == 2
-        await target.close()
 
 
 PROXY_FAULTS = {
@@ -460,7 +398,7 @@ async def test_a_socks_proxy_that_refuses_is_named(raw_server: MakeServer, reply
 @pytest.mark.parametrize("kind", [HttpProxy, SocksProxy])
 async def test_a_proxy_that_dies_in_a_stream_leaves_what_came(raw_server: MakeServer, kind: Any) -> None:
     async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
-        writer.write(HEAD + chunk(event("a")))
+        writer.write(STREAM_HEAD + chunk(event("a")))
         await asyncio.sleep(0.05)
         proxy.die()
 

@@ -3,27 +3,25 @@
 import asyncio
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from raw_replies import STREAM_END, STREAM_HEAD, MakeServer, chunk, closing
 
 from llmirage_client.targets.endpoint import EndpointSettings
-from llmirage_client.targets.fault import Fault, FaultKind
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.target import Call
 from llmirage_client.targets.timed_transport import Incoming, OutgoingRequest, TimedTransport
 
-MakeServer = Callable[..., Any]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 def chunked(*pieces: bytes) -> bytes:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    return head + b"".join([b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]) + b"0\r\n\r\n"
+    return STREAM_HEAD + b"".join(map(chunk, pieces)) + STREAM_END
 
 
 @dataclass
@@ -60,18 +58,6 @@ def replies(server: Any, paths: tuple[str, ...] = ("/",), **options: Any) -> lis
     return asyncio.run(main())
 
 
-def fault_of(server: Any, url: str | None = None, headers: tuple[tuple[str, str], ...] = ()) -> FaultKind:
-    async def main() -> FaultKind:
-        async with server:
-            with pytest.raises(httpx.TransportError) as caught:
-                await send(TimedTransport(), url or server.url, headers=headers)
-            fault = caught.value.__cause__
-            assert isinstance(fault, Fault)
-            return fault.kind
-
-    return asyncio.run(main())
-
-
 def test_bytes_of_a_chunked_reply_have_the_times_they_came(raw_server: MakeServer) -> None:
     async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
         reply = chunked(b"data: a\n", b"\ndata: b\n\n")
@@ -82,7 +68,7 @@ def test_bytes_of_a_chunked_reply_have_the_times_they_came(raw_server: MakeServe
     (arrived,) = replies(raw_server(answer))
     response, stream = arrived.response, arrived.stream
     assert (response.status_code, response.reason_phrase, arrived.body) == (200, "OK", b"data: a\n\ndata: b\n\n")
-    assert response.headers["content-type"] == "text/event-stream"
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     times = [time_s for time_s, _ in stream.segments]
     assert times == sorted(times)
     assert len(set(times)) > 1
@@ -100,41 +86,6 @@ async def test_connections_are_kept(raw_server: MakeServer) -> None:
     assert [request.body for request in server.requests] == [b"", b"one", b"two"]
     assert server.requests[0].head.startswith("POST /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:")
     assert server.connections == 1
-
-
-def test_faults_have_a_kind(raw_server: MakeServer) -> None:
-    async def hang_up(_: Any, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    assert fault_of(raw_server(hang_up)) is FaultKind.CLOSED
-    assert fault_of(raw_server(b"nonsense\r\n\r\n")) is FaultKind.PROTOCOL
-    assert fault_of(raw_server(OK), "http://127.0.0.1:1/") is FaultKind.REFUSED
-    assert fault_of(raw_server(OK), headers=(("a", "b\r\nc: d"),)) is FaultKind.LOCAL
-
-
-def test_a_reply_that_is_cut_keeps_what_arrived(raw_server: MakeServer) -> None:
-    async def cut(_: Any, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
-        writer.close()
-
-    (arrived,) = replies(raw_server(cut))
-    assert arrived.body == b"abc"
-    assert arrived.stream.fault is not None
-    assert arrived.stream.fault.kind is FaultKind.CLOSED
-
-
-def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server: MakeServer) -> None:
-    seen: list[int] = []
-
-    async def answer(request: Any, writer: asyncio.StreamWriter) -> None:
-        seen.append(request.connection)
-        if len(seen) == 2:
-            writer.transport.abort()  # closes just as the second request arrives on the kept connection
-            return
-        writer.write(OK)
-
-    assert [one.body for one in replies(raw_server(answer), ("/", "/"))] == [b"ok", b"ok"]
-    assert seen == [0, 0, 1]
 
 
 def test_a_request_whose_reply_had_begun_is_never_sent_twice(raw_server: MakeServer) -> None:
@@ -160,11 +111,7 @@ REPLIES = [
 
 @pytest.mark.parametrize("reply", [reply for _, reply in REPLIES], ids=[name for name, _ in REPLIES])
 def test_reads_replies_that_end_the_connection(raw_server: MakeServer, reply: bytes) -> None:
-    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
-        writer.write(reply)
-        writer.close()
-
-    server = raw_server(answer)
+    server = raw_server(closing(reply))
     assert [(one.body, one.stream.fault) for one in replies(server, ("/", "/"))] == [(b"ok", None), (b"ok", None)]
     assert server.connections == 2
 

@@ -6,19 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from raw_replies import STREAM_END, STREAM_HEAD, chunk, closing, whole
 
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.endpoints import EndpointName, endpoint_named
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.target import Call
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-END = b"0\r\n\r\n"
-
 
 def event(value: dict[str, Any]) -> bytes:
-    data = f"event: {value['type']}\ndata: {json.dumps(value)}\n\n".encode()
-    return b"%x\r\n%b\r\n" % (len(data), data)
+    return chunk(f"event: {value['type']}\ndata: {json.dumps(value)}\n\n".encode())
 
 
 WORD: dict[EndpointName, bytes] = {
@@ -41,14 +38,9 @@ def exchange(raw_server: Callable[..., Any]) -> Callable[[EndpointName, bytes], 
     """What becomes of a reply of these bytes, after which the server hangs up."""
 
     def of(api: EndpointName, reply: bytes) -> Exchange:
-        async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
-            writer.write(reply)
-            await writer.drain()
-            writer.close()
-
         async def main() -> Exchange:
             endpoint = endpoint_named(api)
-            async with raw_server(answer) as server:
+            async with raw_server(closing(reply)) as server:
                 target = HttpTarget(server.url)
                 call = Call(endpoint.path, {}, new_reply=endpoint.new_reply, api=api)
                 try:
@@ -63,16 +55,16 @@ def exchange(raw_server: Callable[..., Any]) -> Callable[[EndpointName, bytes], 
 
 @pytest.mark.parametrize("api", APIS)
 def test_a_stream_is_whole_when_it_says_so_itself(exchange: Any, api: EndpointName) -> None:
-    for ending in (END, b""):  # a server that forgets the last chunk has said all it had to say
-        found = exchange(api, HEAD + WORD[api] + LAST[api] + ending)
+    for ending in (STREAM_END, b""):  # a server that forgets the last chunk has said all it had to say
+        found = exchange(api, STREAM_HEAD + WORD[api] + LAST[api] + ending)
         assert (found.error, found.text, found.streamed) == (None, "Hel", True)
         assert found.message == {"role": "assistant", "content": "Hel"}
 
 
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize(("ending", "kind"), [(END, "stream_ended_early"), (b"", "connection_closed")])
+@pytest.mark.parametrize(("ending", "kind"), [(STREAM_END, "stream_ended_early"), (b"", "connection_closed")])
 def test_a_cut_stream_is_an_error_that_keeps_what_came(exchange: Any, api: EndpointName, ending: bytes, kind: str) -> None:
-    found = exchange(api, HEAD + WORD[api] + ending)
+    found = exchange(api, STREAM_HEAD + WORD[api] + ending)
     assert found.error is not None
     assert (found.error.type, found.text, len(found.token_s)) == (kind, "Hel", 1)
     assert (found.message, found.items) == (None, None)
@@ -80,7 +72,7 @@ def test_a_cut_stream_is_an_error_that_keeps_what_came(exchange: Any, api: Endpo
 
 @pytest.mark.parametrize("api", APIS)
 def test_an_error_within_the_stream_is_told_in_its_own_words(exchange: Any, api: EndpointName) -> None:
-    found = exchange(api, HEAD + WORD[api] + BROKEN[api] + END)
+    found = exchange(api, STREAM_HEAD + WORD[api] + BROKEN[api] + STREAM_END)
     assert found.error is not None
     assert (found.error.type, found.error.message) == ("stream_error", "died")
 
@@ -88,10 +80,7 @@ def test_an_error_within_the_stream_is_told_in_its_own_words(exchange: Any, api:
 @pytest.mark.parametrize("api", APIS)
 def test_an_error_instead_of_a_stream_has_its_status(exchange: Any, api: EndpointName) -> None:
     body = b'{"type":"error","error":{"type":"rate_limit_error","message":"slow down"}}'
-    head = (
-        b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    )
-    found = exchange(api, head % len(body) + body)
+    found = exchange(api, whole(body, "429 Too Many Requests", more="Retry-After: 3\r\n"))
     assert found.error is not None
     assert (found.error.code, found.error.type, found.error.message) == (429, "http_error", "slow down")
     assert found.retry_after_s == 3.0
@@ -100,8 +89,6 @@ def test_an_error_instead_of_a_stream_has_its_status(exchange: Any, api: Endpoin
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("nonsense", [{}, {"choices": 1}, {"output": [None, {"type": 3}], "content": ["x", {}]}])
 def test_a_body_of_another_api_is_an_empty_reply(exchange: Any, api: EndpointName, nonsense: dict[str, Any]) -> None:
-    body = json.dumps(nonsense).encode()
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
-    found = exchange(api, head + body)
+    found = exchange(api, whole(json.dumps(nonsense).encode()))
     assert found.error is not None
     assert found.error.type == "empty_response"
