@@ -140,15 +140,15 @@ def _size(
         notes.append(f"Ranked by GPUs, not by cost: the price of {unknown} is not known (--price).")
     if settings.disaggregated and source.lengths is None:
         _refuse("--disaggregated needs requests in token counts: lengths, or a file of them")
-    trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, progress.update_of)
+    trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, progress)
     terms = Terms(prices, goal, settings.max_gpus, settings.runners_up)
     with progress:
-        sizing = find_size(base, shapes, trials, terms, progress.begin)
-        planned = None if day is None else size_day(day, sizing, base, trials, terms, progress.begin)
+        sizing = find_size(base, shapes, trials, terms)
+        planned = None if day is None else size_day(day, sizing, base, trials, terms)
         pools = None
         if settings.disaggregated:
             asked = cluster_configs(settings.cluster, settings.seed, settings.tokenizer)
-            pools = size_pools(steady(asked[0])[0], shapes, trials, terms, progress.begin)
+            pools = size_pools(steady(asked[0])[0], shapes, trials, terms)
     question = Question(base, traffic, objectives, price_source, notes, shapes, refused, trials.effort, settings.explain)
     return SizeReport(question, sizing, pools) if planned is None else DayReport(question, planned)
 
@@ -193,11 +193,11 @@ def _max_rate(file: str | Workload | None, settings: SizeSettings, progress: Sim
     if (users := settings.concurrency) is not None and users > 1:
         notes.append(f"--concurrency {users:,} asks for a number of users; with --max-rate the number itself says nothing.")
     notes += _of_workload(source, settings.concurrency and _MANY)
-    trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, progress.update_of)
+    trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, progress)
     gpus = gpus_of(base) if base.pools else [shape.gpu for shape in shapes]
     prices, price_source = _prices(gpus, settings)
     with progress:
-        found = max_rates(base, shapes, trials, settings.instances or base.instances, progress.begin)
+        found = max_rates(base, shapes, trials, settings.instances or base.instances)
     question = Question(base, traffic, objectives, price_source, notes, shapes, refused, trials.effort, settings.explain)
     return MaxRateReport(question, found, prices)
 

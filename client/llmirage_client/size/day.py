@@ -56,9 +56,7 @@ class CarriedLoads:
         return max(1, min(each))
 
 
-def judged_loads(
-    peak: Capacity, rates: Sequence[float], base: ClusterConfig, trials: Trials, progress: Callable[[str], None]
-) -> list[tuple[int, float]]:
+def judged_loads(peak: Capacity, rates: Sequence[float], base: ClusterConfig, trials: Trials) -> list[tuple[int, float]]:
     """Search some of the rates, the highest of which needs as many as `peak` has.
 
     Next is always the middle of the two neighbouring rates between which most instances too many may be taken.
@@ -71,7 +69,7 @@ def judged_loads(
         low, high = max(fewest, min(judge.least or 1, most)), most
         count = min(max(low, math.ceil(guess)), max(low, high - 1))
         while low < high:
-            progress(f"{shape.named(count)} at {rounded(rate, 3)} req/s")
+            trials.begin(f"{shape.named(count)} at {rounded(rate, 3)} req/s")
             if judge.decide(count).met:
                 high = count
             else:
@@ -243,7 +241,6 @@ def size_day(
     base: ClusterConfig,
     trials: Trials,
     terms: Terms,
-    progress: Callable[[str], None],
 ) -> DaySizing:
     """Plan the day with the deployments that carry its highest hour. Raises ConfigError, SimulationError."""
     if sizing.answer is None:
@@ -259,14 +256,14 @@ def size_day(
         peak = priced.capacity
         wanted = [min(rate * (1 + day.policy.headroom), max(rates)) for rate in rates]
         loads_of[peak.shape] = loads = CarriedLoads(
-            judged_loads(peak, wanted, base, trials, progress), _answered(peak.shape, base, trials)
+            judged_loads(peak, wanted, base, trials), _answered(peak.shape, base, trials)
         )
         counts = [loads.needed(rate) for rate in wanted]
         plans.append(plan(peak.shape, counts))
     by_cost = terms.goal == "cost"
     plans.sort(key=lambda one: (one.usd if by_cost and one.usd is not None else one.gpu_hours, one.gpu_hours))
     enough = {one.capacity.shape: one.capacity.instances for one in (sizing.answer, *sizing.runners_up)}
-    best = _simulated(day, plans[0], enough[plans[0].shape], base, trials, progress, plan)
+    best = _simulated(day, plans[0], enough[plans[0].shape], base, trials, plan)
     static = plan(most.shape, [most.instances] * len(rates))
     return DaySizing(day, sizing, static, best, tuple(plans[1:]))
 
@@ -277,7 +274,6 @@ def _simulated(
     most: int,
     base: ClusterConfig,
     trials: Trials,
-    progress: Callable[[str], None],
     again: Callable[[Shape, Sequence[int]], DayPlan],
 ) -> DayPlan:
     """Simulate each hour of the plan, with up to `most` instances where it misses the objectives."""
@@ -287,7 +283,7 @@ def _simulated(
         if not hour.rate or key in known:
             continue
         count, search = hour.instances, CapacitySearch(plan.shape, base, trials, hour.rate)
-        progress(f"{plan.shape.named(count)} at {rounded(hour.rate, 3)} req/s")
+        trials.begin(f"{plan.shape.named(count)} at {rounded(hour.rate, 3)} req/s")
         trial = search.judge(count)
         while not trial.met and count < most:
             count += 1

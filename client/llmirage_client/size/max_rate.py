@@ -47,19 +47,16 @@ def max_rates(
     shapes: Sequence[InstanceShape],
     trials: Trials,
     instances: int,
-    progress: Callable[[str, int, int], None] = lambda name, place, count: None,
 ) -> list[MaxRate]:
     """Return one for each shape, `instances` of it; for a cluster of pools, one for the cluster as it is.
 
-    The first carries the most traffic per GPU.
-
-    progress: told the name of each, its place and their count. Raises ConfigError, SimulationError.
+    The first carries the most traffic per GPU. Raises ConfigError, SimulationError.
     """
     configs: list[tuple[InstanceShape | None, ClusterConfig]]
     configs = [(None, base)] if base.pools else [(shape, shape.config(base, instances)) for shape in shapes]
     found = []
     for place, (shape, config) in enumerate(configs):
-        progress("the cluster" if shape is None else f"{shape.gpu} {shape.split}", place, len(configs))
+        trials.begin("the cluster" if shape is None else f"{shape.gpu} {shape.split}", place, len(configs))
         found.append(_max_rate(shape, config, trials))
     found.sort(key=lambda one: -(one.trial.amount / one.trial.figures["gpus"] if one.trial is not None else 0.0))
     return found

@@ -18,7 +18,7 @@ from llmirage_client.measure.slo import Objective
 from llmirage_client.simulator.bounds import KVTransferCost, Lengths
 from llmirage_client.simulator.deployments import ROLES, InstanceShape, PoolShape
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
-from llmirage_client.size.sizing import Capacity, CapacitySearch, Priced, Progress, Sizing, Terms, size
+from llmirage_client.size.sizing import Capacity, CapacitySearch, Priced, Sizing, Terms, size
 from llmirage_client.size.traffic import tpot_limit_s
 from llmirage_client.size.trial import Trial, Trials
 from llmirage_shared.plural import rounded
@@ -70,9 +70,7 @@ class PoolSizing:
         return self.sizing.answer
 
 
-def size_pools(
-    base: ClusterConfig, shapes: Sequence[InstanceShape], trials: Trials, terms: Terms, progress: Progress
-) -> PoolSizing:
+def size_pools(base: ClusterConfig, shapes: Sequence[InstanceShape], trials: Trials, terms: Terms) -> PoolSizing:
     """Size separate pools whose instances have some of these shapes.
 
     The source has lengths. Raises ConfigError, SimulationError.
@@ -80,14 +78,14 @@ def size_pools(
     lengths = trials.traffic.source.lengths
     assert lengths is not None
     found = _candidates(base, shapes, trials, lengths, terms.prices if terms.goal == "cost" else {})
-    sizing = size(base, found, trials, terms, progress)
+    sizing = size(base, found, trials, terms)
     if sizing.answer is None:
         return PoolSizing(sizing, None, ())
-    answer = _trimmed(base, sizing.answer, trials, terms, progress)
+    answer = _trimmed(base, sizing.answer, trials, terms)
     others = tuple(one for one in sizing.runners_up if one.capacity.trial.config != answer.capacity.trial.config)
     sizing = replace(sizing, answer=answer, runners_up=others)
     transfer = trials.bounds(answer.capacity.trial.config).transfer(lengths)
-    ratios = _ratios(base, answer, trials, lengths, terms, progress)
+    ratios = _ratios(base, answer, trials, lengths, terms)
     return PoolSizing(sizing, transfer, ratios)
 
 
@@ -134,7 +132,7 @@ def _candidates(
     return [replace(one, share=times * one.share / (times * one.share + 1 - one.share)) for one, times in shares]
 
 
-def _trimmed(base: ClusterConfig, answer: Priced, trials: Trials, terms: Terms, progress: Progress) -> Priced:
+def _trimmed(base: ClusterConfig, answer: Priced, trials: Trials, terms: Terms) -> Priced:
     """Return the deployment with as few instances of either pool as meet the objectives."""
     while True:
         shape, instances = answer.capacity.shape, answer.capacity.instances
@@ -149,7 +147,7 @@ def _trimmed(base: ClusterConfig, answer: Priced, trials: Trials, terms: Terms, 
             if cost < terms.cost(shape, instances)[0]:
                 cheaper.append((cost, number, one))
         for _, number, one in sorted(cheaper):
-            progress(one.named(number))
+            trials.begin(one.named(number))
             search = CapacitySearch(one, base, trials)
             if (search.least or number + 1) > number:
                 continue
@@ -167,9 +165,7 @@ def _split(shape: PoolShape, counts: tuple[int, int]) -> tuple[PoolShape, int]:
     return replace(shape, share=counts[0] / number), number
 
 
-def _ratios(
-    base: ClusterConfig, answer: Priced, trials: Trials, lengths: Lengths, terms: Terms, progress: Progress
-) -> tuple[Ratio, ...]:
+def _ratios(base: ClusterConfig, answer: Priced, trials: Trials, lengths: Lengths, terms: Terms) -> tuple[Ratio, ...]:
     """Simulate splits of about as many GPUs as the answer has."""
     shape, found = answer.capacity.shape, []
     assert isinstance(shape, PoolShape)
@@ -181,7 +177,7 @@ def _ratios(
             continue
         one, number = (shape, answer.capacity.instances) if prefill == own[0] else _split(shape, (prefill, decode))
         decode = one.counts(number)[1]
-        progress(one.named(number))
+        trials.begin(one.named(number))
         search = CapacitySearch(one, base, trials)
         trial = answer.capacity.trial if prefill == own[0] else search.run_whole(number)
         bounds = trials.bounds(one.config(base, 2))

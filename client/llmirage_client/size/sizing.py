@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -233,7 +233,6 @@ def _carried(shape: Shape, rates: tuple[float, ...], instances: int) -> float:
 
 
 Goal = Literal["cost", "gpus"]
-Progress = Callable[[str], None]
 
 _RUNNER_UP_COST = 2.0  # a runner-up costs so many times the answer at most
 
@@ -287,13 +286,7 @@ class Terms:
         return (self.hourly(shape, instances) or 0.0 if self.goal == "cost" else float(gpus)), gpus
 
 
-def size(
-    base: ClusterConfig,
-    shapes: Sequence[Shape],
-    trials: Trials,
-    terms: Terms,
-    progress: Progress = lambda line: None,
-) -> Sizing:
+def size(base: ClusterConfig, shapes: Sequence[Shape], trials: Trials, terms: Terms) -> Sizing:
     """Size a traffic. Raises ConfigError, SimulationError."""
     cost = terms.cost
     searches = {shape: CapacitySearch(shape, base, trials) for shape in shapes}
@@ -323,7 +316,7 @@ def size(
         if enough or key[1] > terms.max_gpus:
             left.append(search)
             continue
-        progress(f"{search.least} x {search.shape.gpu} {search.shape.split}")
+        trials.begin(f"{search.least} x {search.shape.gpu} {search.shape.split}")
         found = search.step()
         if found is not None:
             sufficient.append(found)
@@ -337,7 +330,7 @@ def size(
         numbers = range(1, terms.max_gpus + 1)
         most = bisect_right(numbers, terms.max_gpus, key=lambda number: cost(close.shape, number)[1])
         if most >= len(close.shape.counts(1)):
-            progress(f"{most} x {close.shape.gpu} {close.shape.split}")
+            trials.begin(f"{most} x {close.shape.gpu} {close.shape.split}")
             nearest = close.shape, most, close.run_whole(most)
 
     def priced(capacity: Capacity) -> Priced:

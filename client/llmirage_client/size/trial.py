@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from llmirage_client.measure.breakdowns import mean_in_flight
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics, compute_columns
 from llmirage_client.measure.slo import Objective, Verdict, judge
+from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.saturation import LoadRates, mean_in_progress, rates_json, rates_of, steady_duration_s
 from llmirage_client.simulate.simulation import Simulation, SimulationError, Window, simulate
 from llmirage_client.simulate.summary import figures_of_run
@@ -160,7 +161,7 @@ class TrialPlan:
 class Trials:
     """Runs each trial once. requests: how many are measured in each, if there are that many.
 
-    on_progress: called now and then with the finished and the planned requests of a trial, and the cluster's time.
+    progress: shows which trials are run, and how far one is.
     """
 
     def __init__(
@@ -169,13 +170,13 @@ class Trials:
         objectives: Sequence[Objective],
         requests: int = REQUESTS,
         max_time_s: float | None = None,
-        on_progress: Callable[[int, int, float], None] = lambda over, planned, now: None,
+        progress: SimulationProgress | None = None,
     ) -> None:
         self.traffic = traffic
         self.objectives = tuple(objectives)
         self._wanted = requests
         self._max_time_s = max_time_s
-        self._on_progress = on_progress
+        self._progress = progress
         self._failures_allowed = any(objective.metric.tag == "request_error_rate" for objective in objectives)
         self._known: dict[tuple[Any, ...], Trial] = {}
         self._bounds: dict[Any, Bounds] = {}
@@ -187,6 +188,11 @@ class Trials:
     def effort(self) -> Effort:
         """Until now."""
         return Effort(self._simulations, self._requests, time.process_time() - self._begun_s)
+
+    def begin(self, of: str, place: int = 0, count: int = 1) -> None:
+        """Begin trials of something, the next of several: see SimulationProgress."""
+        if self._progress is not None:
+            self._progress.begin(of, place, count)
 
     def bounds(self, config: ClusterConfig) -> Bounds:
         one = replace(config, instances=1)
@@ -241,7 +247,7 @@ class Trials:
         return self._known[key]
 
     def _run(self, config: ClusterConfig, traffic: Traffic, to_the_end: bool, plan: TrialPlan) -> Trial:
-        source, first = traffic.source, plan.first
+        source, first, progress = traffic.source, plan.first, self._progress
         workload, options = source.workload(plan.prepared), traffic.run_options(plan.whole, plan.ramp_s)
         window, looks, early_stop = None, None, None
         objectives = () if to_the_end else self.objectives
@@ -259,7 +265,7 @@ class Trials:
                 window=window,
                 early_stop=early_stop,
                 max_time_s=self._max_time_s,
-                on_progress=lambda over, now, _: self._on_progress(over, plan.whole, now),
+                on_progress=None if progress is None else lambda over, now, _: progress.update_of(over, plan.whole, now),
             )
         except SimulationError as error:
             if traffic.scenario is None:

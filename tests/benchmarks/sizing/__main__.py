@@ -49,7 +49,7 @@ def verdict(sizing: Sizing, least: int, most: int) -> str:
 
 def ask_pools(mix: PoolMix, seed: int) -> tuple[Sizing, Effort]:
     trials = Trials(mix.traffic(seed), parse_slo(mix.slo))
-    return size_pools(mix.base, mix.shapes, trials, TERMS, lambda name: None).sizing, trials.effort
+    return size_pools(mix.base, mix.shapes, trials, TERMS).sizing, trials.effort
 
 
 def verdict_of_pools(mix: PoolMix, sizing: Sizing, truths: Truths) -> str:

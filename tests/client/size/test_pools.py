@@ -31,7 +31,7 @@ def trials(amount: float, slo: str = SLO) -> Trials:
 
 
 def sized(amount: float, judged: Trials) -> PoolSizing:
-    return size_pools(BASE, [ONE, TWO], judged, Terms({}, "gpus", 64, 1), lambda name: None)
+    return size_pools(BASE, [ONE, TWO], judged, Terms({}, "gpus", 64, 1))
 
 
 @given(st.floats(0.0, 1.0), st.integers(2, 200))
