@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from llmirage_client.measure.metrics import Metrics
-from llmirage_client.simulate.cluster_series import Totals
+from llmirage_client.simulate.cluster_series import Totals, by_pool
 from llmirage_client.simulator.deployments import gpu_key, price_source, price_usd_per_h
 from llmirage_client.simulator.engine import ConfigError, Entry, ServedPool, read_mapping
 
@@ -69,12 +69,8 @@ def bill_of(pools: Sequence[ServedPool], metrics: Metrics, totals: Totals) -> Bi
 
 
 def _gpu_hours(pools: Sequence[ServedPool], totals: Totals) -> list[float]:
-    hours, first = [], 0
-    for pool in pools:
-        paid_s = totals.paid_s[first : first + pool.config.instances]
-        hours.append(float(paid_s.sum()) / 3600.0 * pool.deployment.gpus)
-        first += pool.config.instances
-    return hours
+    paid_s = by_pool(totals.paid_s, pools)
+    return [float(own.sum()) / 3600.0 * pool.deployment.gpus for own, pool in zip(paid_s, pools, strict=True)]
 
 
 def _energy_kwh(pools: Sequence[ServedPool], totals: Totals) -> tuple[float, float, float] | tuple[None, None, None]:

@@ -137,6 +137,11 @@ class Totals:
         return self.busy_s / self.span_s
 
 
+def by_pool(values: Floats, pools: Sequence[ServedPool]) -> list[Floats]:
+    """Return the values of each pool's instances. values: shape (instances,)."""
+    return np.split(values, np.cumsum([pool.config.instances for pool in pools])[:-1])
+
+
 def mean_shares(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of several steps, each of which counts the same; the largest first."""
     sums: dict[str, float] = {}

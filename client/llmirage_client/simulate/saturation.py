@@ -12,7 +12,7 @@ import numpy as np
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.columns import Columns
-from llmirage_client.simulate.cluster_series import ClusterSeries
+from llmirage_client.simulate.cluster_series import ClusterSeries, by_pool
 from llmirage_client.simulator.engine import QueueWait, ServedPool
 from llmirage_client.workload.session import Workload
 from llmirage_shared.plural import plural, rounded
@@ -151,13 +151,10 @@ def idle_models(pools: Sequence[ServedPool], series: ClusterSeries) -> str | Non
     """
     worked: dict[str, float] = {}
     gpus: dict[str, int] = {}
-    first = 0
-    for pool in pools:
-        last = first + pool.config.instances
-        worked[pool.model] = worked.get(pool.model, 0.0) + float(series.busy_s[first:last, -1].sum())
+    for pool, busy_s in zip(pools, by_pool(series.busy_s[:, -1], pools), strict=True):
+        worked[pool.model] = worked.get(pool.model, 0.0) + float(busy_s.sum())
         gpus[pool.model] = gpus.get(pool.model, 0) + pool.config.instances * pool.deployment.gpus
-        first = last
-    idle = [model for model, busy_s in worked.items() if not busy_s]
+    idle = [model for model, seconds in worked.items() if not seconds]
     if not idle or len(idle) == len(worked):
         return None
     unused = sum(gpus[model] for model in idle)
