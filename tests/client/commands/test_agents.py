@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from invoked import invoke, json_of, refusal, summary_of
 from json_endpoint import ChatEndpoint, completion
+from workload_files import write
 
 AGENTS = 60
 CLUSTER = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--weights", "fp8", "--instances", "2"]
@@ -99,8 +100,7 @@ def test_a_beginning_that_sub_agents_have_in_common_is_no_hit_of_a_repeat(tmp_pa
         root = {"messages": [{"role": "user", "content": task}], "max_tokens": 4, "spawns": [f"child{n}"]}
         end = {"messages": [{"role": "user", "content": f"end{n}"}], "max_tokens": 4}
         lines.append({"session_id": f"root{n}", "turns": [root, end]})
-    file = tmp_path / "team.jsonl"
-    file.write_text("\n".join(map(json.dumps, lines)))
+    file = write(tmp_path, *lines)
     words = [file, "--concurrency", 1, "--num-conversations", 12]
     assert simulated(*words, "--vary")["repeats"]["hit_share"] < 0.02
     assert simulated(*words)["repeats"]["hit_share"] > 0.1

@@ -1,12 +1,12 @@
 """`simulate --steady-state`: requests are measured after the cluster has filled up and while the load is on."""
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 from invoked import invoke, json_of, refusal
+from workload_files import write
 
 from llmirage_client.measure.slo import STATISTICS
 
@@ -123,9 +123,8 @@ def test_json_has_every_percentile_that_an_objective_may_name() -> None:
 
 
 def test_requests_of_a_priority_overtake_others_where_the_engine_schedules_by_it(tmp_path: Path) -> None:
-    file = tmp_path / "calls.jsonl"
     calls = ({"arrival_time_ns": 0, "input_toks": 900, "output_toks": 60, "priority": place % 2} for place in range(80))
-    file.write_text("".join(json.dumps(call) + "\n" for call in calls))
+    file = write(tmp_path, *calls)
     words = [str(file), "--concurrency", "40", "--model", "llama-3.1-8b", "--set", "max_num_seqs=8"]
     fcfs, urgent = summary(*words), summary(*words, "--set", "schedule_policy=priority")
     for found in (fcfs, urgent):

@@ -1,11 +1,11 @@
 """The same workload and seed via the engine and via the API: the same token times, bit for bit."""
 
-import json
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from workload_files import write
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.simulate.simulation import EngineRun, Simulation, Via, engine_run, simulate
@@ -67,8 +67,7 @@ def test_token_ids() -> None:
 
 
 def trace(tmp_path: Path, lines: list[dict[str, Any]]) -> Workload:
-    path = tmp_path / "trace.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)))
+    path = write(tmp_path, *lines)
     return load(str(path), "mooncake_trace", {"block_size": 32}, {})
 
 

@@ -1,6 +1,5 @@
 """size --day: hourly rates, static and autoscaled deployments."""
 
-import json
 import math
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from invoked import json_of, refusal, text_of
+from workload_files import write
 
 from llmirage_client.simulator.deployments import InstanceShape
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
@@ -114,9 +114,8 @@ def test_rows_of_a_table_are_hours_one_after_the_other(tmp_path: Path, hours: li
     ],
 )
 def test_a_trace_is_counted_by_hour(tmp_path: Path, times_s: list[int], rates: list[float], said: str) -> None:
-    file = tmp_path / "trace.jsonl"
     rows = [{"timestamp": at * 1000, "input_length": 100, "output_length": 5, "hash_ids": [0]} for at in sorted(times_s)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = write(tmp_path, *rows)
     day = read_day(str(file), None, lambda: load(str(file)))
     assert day.trace is not None
     assert day.rates == pytest.approx(rates, rel=0.01)
@@ -129,15 +128,13 @@ def test_turns_that_count_at_once_are_no_burst(tmp_path: Path) -> None:
     calls = [{"input_toks": 100, "output_toks": 9, "tool_duration_ns": 0}] * 40
     starts_s = [*range(0, 7200, 120), 3001, 3002]
     rows = [{"session_id": f"{at}", "arrival_time_ns": at * 10**9, "sub_requests": calls} for at in sorted(starts_s)]
-    file = tmp_path / "trace.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = write(tmp_path, *rows)
     assert read_day(str(file), None, lambda: load(str(file))).notes == ()
 
 
 def test_hours_of_other_lengths_are_told(tmp_path: Path) -> None:
     rows = [{"arrival_time_ns": at * 10**10, "input_toks": 500 + 3500 * (at > 360), "output_toks": 9} for at in range(720)]
-    file = tmp_path / "trace.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = write(tmp_path, *rows)
     (note,) = read_day(str(file), None, lambda: load(str(file))).notes
     assert "Hour 1 has prompt lengths of 3,990 tokens on average, the whole trace 2,245" in note
 
