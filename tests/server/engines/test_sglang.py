@@ -185,6 +185,17 @@ def test_flush_cache_empties_the_prefix_caches(make_api: Callable[..., Any]) -> 
     assert generate(api, text).json()["meta_info"]["cached_tokens"] == 0
 
 
+R1 = {"text": "Hello", "rid": "r1", "sampling_params": {"max_new_tokens": 5}}
+
+
+async def in_progress(client: httpx.AsyncClient, body: Any) -> asyncio.Future[httpx.Response]:
+    """A request that the cluster serves."""
+    sent = asyncio.ensure_future(client.post("/generate", json=body))
+    while not any(entry["num_reqs"] for entry in (await client.get("/get_load")).json()):
+        await asyncio.sleep(0.01)
+    return sent
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_aborted_request_keeps_what_it_has(make_api: Callable[..., Any], runner: asyncio.Runner, stream: bool) -> None:
     api = make_api(itl_ms=100_000.0)
@@ -192,10 +203,7 @@ def test_an_aborted_request_keeps_what_it_has(make_api: Callable[..., Any], runn
     async def scenario() -> tuple[Any, Any]:
         transport = httpx.ASGITransport(api.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            body = {"text": "Hello", "rid": "r1", "stream": stream, "sampling_params": {"max_new_tokens": 5}}
-            waiting = asyncio.ensure_future(client.post("/generate", json=body))
-            while not any(entry["num_reqs"] for entry in (await client.get("/get_load")).json()):
-                await asyncio.sleep(0.01)
+            waiting = await in_progress(client, R1 | {"stream": stream})
             await asyncio.sleep(0.02)
             busy = await client.post("/flush_cache")
             await client.post("/abort_request", json={"rid": "r1"})
@@ -220,14 +228,11 @@ def test_a_rid_is_that_of_one_request_until_it_ends(
     async def scenario() -> list[Any]:
         transport = httpx.ASGITransport(api.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            body = {"text": "Hello", "rid": "r1", "stream": stream, "sampling_params": {"max_new_tokens": 5}}
-            waiting = asyncio.ensure_future(client.post("/generate", json=body))
-            while not any(entry["num_reqs"] for entry in (await client.get("/get_load")).json()):
-                await asyncio.sleep(0.01)
-            again = [await client.post("/generate", json=body | {"stream": other}) for other in (False, True)]
+            waiting = await in_progress(client, R1 | {"stream": stream})
+            again = [await client.post("/generate", json=R1 | {"stream": other}) for other in (False, True)]
             await client.post("/abort_request", json={"rid": "r1"})
             first = await waiting
-            after = await client.post("/generate", json=body | {"sampling_params": {"max_new_tokens": 1}})
+            after = await client.post("/generate", json=R1 | {"sampling_params": {"max_new_tokens": 1}})
             return [first, *again, after]
 
     first, *again, after = runner.run(scenario())
