@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from llmirage_server.replies.commands import command_in, harmless_command
 from llmirage_server.replies.prompted import json_objects
 from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.structured.schema import Resolver, SchemaError, types_of
 from llmirage_server.replies.structured.validity import Validator, validator_for
 from llmirage_server.replies.structured.values import value_for
-from llmirage_server.replies.text_values import CODE, QUOTED, TextValues, Value, inside, iso_time
-from llmirage_server.replies.tool_request import HIDDEN, MOST_CHARACTERS, PlannedCall, word_set, words_of
+from llmirage_server.replies.text_values import TextValues, Value, iso_time
+from llmirage_server.replies.tool_request import MOST_CHARACTERS, PlannedCall, words_of
+from llmirage_server.replies.vocabulary import CODE, HIDDEN, QUOTED, inside, word_set
 from llmirage_shared.texts import short_cache
 
 # Which values of a text fit a string, by its format, else by the words of its property's name.
@@ -153,6 +155,18 @@ class SlotFiller:
             self._each([slot for slot in free if slot.wanted][:1], self._words, whole, whole is not rest)
             self._each(wanted, self._words, rest, False)
         self._each(wanted, self._next, "first word")
+
+    def give_command(self, name: str) -> None:
+        """Fill the slot of a shell's command; a list has it as the words that start a shell."""
+        text = self._values.text
+        for slot in self._slots:
+            if slot.path == (name,):
+                if (found := command_in(text)) is not None:
+                    self._values.use(found, hides=True)
+                command = self._by_its_name(slot) if found is None else found.written
+                command = command or harmless_command(text.replace(HIDDEN, " "))
+                value = ["bash", "-lc", command] if slot.is_list and isinstance(command, str) else command
+                slot.found = value if self._valid.is_valid(value, slot.schema) else None
 
     @staticmethod
     def _each(slots: Sequence[Slot], rule: Callable[..., Any], *more: Any) -> None:
@@ -353,7 +367,10 @@ def arguments_for(call: PlannedCall, seed: int) -> dict[str, Any]:
             return given
     slots = _slots(valid)
     values = TextValues(call.text, frozenset(words_of(call.tool.own_name)))
-    SlotFiller(slots, values, valid).fill(call.rest, call.whole, call.near)
+    filler = SlotFiller(slots, values, valid)
+    if call.tool.runs_commands:
+        filler.give_command(call.tool.command_argument or "")
+    filler.fill(call.rest, call.whole, call.near)
     found: dict[str, Any] = {}
     for slot in slots:
         if (value := slot.argument()) is not None:

@@ -13,7 +13,7 @@ from llmirage_server.replies.arguments import arguments_for, free_input, with_qu
 from llmirage_server.replies.draft import Draft, conversation_key, ended, find_stop, most_tokens
 from llmirage_server.replies.lengths import ReplyLengths, thought_tokens
 from llmirage_server.replies.moderation import is_refused, refusal_text
-from llmirage_server.replies.patches import editor_input, patch_input
+from llmirage_server.replies.patches import content_said, editor_input, patch_input, replacing_input
 from llmirage_server.replies.prompted import object_form, with_prompted_form
 from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Reply, ReplyRequest, ReplySource, Tool
 from llmirage_server.replies.shown import filled, shown_form
@@ -21,7 +21,7 @@ from llmirage_server.replies.shown_files import ShownFiles
 from llmirage_server.replies.structured import grammar, strings
 from llmirage_server.replies.structured.budget import spend_tokens, working_on
 from llmirage_server.replies.structured.values import value_for
-from llmirage_server.replies.tool_request import PlannedCall, asks_for_summary, calls_now
+from llmirage_server.replies.tool_request import PlannedCall, asks_for_summary, calls_now, edit_of_read_file
 from llmirage_shared.extensions import error_text, find_extension
 from llmirage_shared.synthetic_text import SyntheticText, mix
 from llmirage_shared.tokens import TokenIds, Tokenizer
@@ -59,7 +59,7 @@ class ComposedReplies:
 
     def _composed(self, request: ReplyRequest, shown: str | None) -> Reply:
         refuse = request.may_refuse and self._converses and is_refused(request.last_user_text)
-        calls = calls_now(request) if request.tools and not refuse else []
+        calls = _calls(request) if request.tools and not refuse else []
         shaped = request.json_schema is not None or request.grammar is not None
         quiet = calls or shaped or shown or refuse or request.ignore_eos or not self._converses
         quote = "" if quiet else _quoted(request)
@@ -138,7 +138,7 @@ class ComposedReplies:
             return json_text(editor_input(tool, call.text, files, seed))
         working_on(tool.field)
         if tool.kind != "custom":
-            return json_text(arguments_for(call, seed))
+            return json_text(_arguments(call, files, seed))
         return free_input(call) if tool.grammar is None else grammar_text(tool.grammar, seed)
 
     def _shaped(self, draft: Draft, request: ReplyRequest, key: int) -> Reply:
@@ -150,6 +150,26 @@ class ComposedReplies:
             text = json_text(_value(schema, request.last_user_text, key))
         draft.write("text", f"```json\n{text}\n```" if request.fenced else text)
         return draft.stopped(request) or draft.reply("stop")
+
+
+def _calls(request: ReplyRequest) -> list[PlannedCall]:
+    """Return the calls to make now. A file that was read to be changed is changed then, if what it shows is in question."""
+    calls = calls_now(request)
+    if calls or (edit := edit_of_read_file(request)) is None or edit.tool.replacement is None:
+        return calls
+    known = replacing_input(edit.tool.replacement, edit.text, ShownFiles(request.messages), conversation_key(request))
+    return [] if known is None else [edit]
+
+
+def _arguments(call: PlannedCall, files: ShownFiles, seed: int) -> dict[str, Any]:
+    """Return the arguments of a function; for one that changes files those of the change that the text asks for."""
+    given = arguments_for(call, seed)
+    if (replacement := call.tool.replacement) is not None:
+        given |= replacing_input(replacement, call.text, files, seed) or {}
+    elif (content := call.tool.content_argument) is not None:
+        said = content_said(call.text, files, seed)
+        given |= {} if said is None else {content: said}
+    return given
 
 
 def _quoted(request: ReplyRequest) -> str:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_server.replies.reply import Tool
+from llmirage_server.replies.reply import Replacement, Tool
 from llmirage_server.replies.shown_files import BEGIN, END, FileChange, ShownFile, ShownFiles, hunks_of, without_files
 from llmirage_server.replies.structured.budget import spend
-from llmirage_server.replies.text_values import QUOTED, TextValues, Value, inside
-from llmirage_server.replies.tool_request import HIDDEN
+from llmirage_server.replies.text_values import TextValues, Value
+from llmirage_server.replies.vocabulary import HIDDEN, QUOTED, inside
 
 _CONTEXT = 3  # lines around a change
 _MOST_EDITS = 200
@@ -46,7 +46,8 @@ _DELETES_FILE = re.compile(
     r"\b(?:remove|delete|drop|erase)\s+(?:the\s+)?(?:file\s+)?(?:named\s+|called\s+)?[\"'`]?$", re.IGNORECASE
 )
 _SAYING = re.compile(
-    r"\b(?:saying|(?:that|which) says|reading|containing|with (?:the )?(?:content|text|line)s?)\s*:?\s+(\S[^\n]*)",
+    r"\b(?:saying|(?:that|which) says|reading|containing|with (?:the )?(?:content|text|line)s?)\s*:?\s+"
+    r"(\S[^\n]*?)(?=[.!?]\s+(?:then|next|finally|after that)\b|\n|\Z)",
     re.IGNORECASE,
 )
 _VIEWS = re.compile(r"\b(?:view|show|read|open|look|list|cat|print|display|check|see|inspect)\b", re.IGNORECASE)
@@ -106,12 +107,44 @@ def editor_input(tool: Tool, text: str, files: ShownFiles, seed: int) -> dict[st
         written = "".join([f"{each}\n" for each in new])
         field = "insert_text" if "insert_text" in properties else "new_str"
         return {"command": "insert", "path": path, "insert_line": line, field: written}
-    whole = next(piece.lines for piece in shown.pieces if "\n".join(old) in "\n".join(piece.lines))
-    if "\n".join(whole).count("\n".join(old)) > 1:  # it would not be unique
-        place = next(at for at in range(len(whole)) if whole[at : at + len(old)] == old)
-        old, new = whole, [*whole[:place], *new, *whole[place + len(old) :]]
+    old, new = _unique(shown, old, new)
     files.apply(FileChange("update_file", change.path, ["@@", *[f"-{each}" for each in old], *[f"+{each}" for each in new]]))
     return {"command": "str_replace", "path": path, "old_str": "\n".join(old), "new_str": "\n".join(new)}
+
+
+def replacing_input(replacement: Replacement, text: str, files: ShownFiles, seed: int) -> dict[str, Any] | None:
+    """Return the arguments of a tool that replaces a text in a file; None where the text in question is not known."""
+    change = changes_for(text, files, seed)[0]
+    shown = files.get(change.path)
+    if change.kind != "update_file" or not (hunks := hunks_of(change.diff)):
+        return None
+    old, new = hunks[0]
+    if not old:
+        if shown is None or not shown.pieces[-1].lines:
+            return None
+        old, new = [shown.pieces[-1].lines[-1]], [shown.pieces[-1].lines[-1], *new]
+    if shown is not None:
+        old, new = _unique(shown, old, new)
+    texts = {replacement.old: "\n".join(old), replacement.new: "\n".join(new)}
+    given = texts if replacement.within is None else {replacement.within: [texts]}
+    return {replacement.path: change.path, **given}
+
+
+def content_said(text: str, files: ShownFiles, seed: int) -> str | None:
+    """Return the content that a text says a new file is to have; None if it says none in so many words."""
+    change = changes_for(text, files, seed)[0]
+    if change.kind != "create_file" or _SAYING.search(text.replace(HIDDEN, " ")) is None:
+        return None
+    return "".join([f"{line[1:]}\n" for line in change.diff])
+
+
+def _unique(shown: ShownFile, old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
+    """Return the old lines and the new ones, with all lines around them if the file has the old ones more than once."""
+    whole = next((piece.lines for piece in shown.pieces if "\n".join(old) in "\n".join(piece.lines)), [])
+    if "\n".join(whole).count("\n".join(old)) > 1:
+        place = next(at for at in range(len(whole)) if whole[at : at + len(old)] == old)
+        return list(whole), [*whole[:place], *new, *whole[place + len(old) :]]
+    return old, new
 
 
 def _root_of(path: Mapping[str, Any]) -> str:

@@ -14,6 +14,13 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 PartKind = Literal["reasoning", "text", "refusal", "function_call", "custom_call", "hosted_call", "client_call"]
 
 _PATHS = {"path", "filepath", "file", "filename", "targetfile", "absolutepath"}
+_RUNS = re.compile(r"(?<![a-z])(?:bash|shell|terminal|powershell|exec|executes?|command.line|cli)(?![a-z])", re.IGNORECASE)
+_WRITES = re.compile(r"write|create|save", re.IGNORECASE)
+_CONTENTS = ("content", "contents", "file_text", "text")
+_OLD_AND_NEW = (
+    ("old_string", "new_string"), ("oldString", "newString"), ("old_str", "new_str"), ("old_text", "new_text"),
+    ("oldText", "newText"),
+)  # fmt: skip
 _READS = re.compile(r"(?:read|view|open|cat)(?:_?(?:text_?)?files?)?(?:_?contents?)?$", re.IGNORECASE)
 
 
@@ -78,6 +85,16 @@ _PATCH_MARKS = ("*** Begin Patch", "*** Update File: ", "*** Add File: ", "*** E
 
 
 @dataclass(slots=True, frozen=True)
+class Replacement:
+    """Names of the arguments for a path, an old and a new text; within: of the list of objects that have the texts."""
+
+    path: str
+    old: str
+    new: str
+    within: str | None = None
+
+
+@dataclass(slots=True, frozen=True)
 class Tool:
     """A tool the model may call. parameters: JSON Schema of a function's arguments; grammar: of a custom tool's input.
 
@@ -123,6 +140,51 @@ class Tool:
         """If it is a function named for reading with one path that must be given: Read, read_file, view."""
         argument = (self.text_argument or "").lower().replace("_", "")
         return argument in _PATHS and _READS.match(self.own_name) is not None
+
+    @property
+    def runs_commands(self) -> bool:
+        """If it is a function that runs commands of a shell: Bash, exec_command."""
+        return self.command_argument is not None and _RUNS.search(f"{self.own_name} {self.description[:200]}") is not None
+
+    @property
+    def command_argument(self) -> str | None:
+        """The argument for a command that must be given, `command` or `cmd`: a text or a list of words, of any kind."""
+        schema = self.parameters if self.kind == "function" and isinstance(self.parameters, dict) else {}
+        properties = schema.get("properties") or {}
+        for name in schema.get("required") or list(properties):
+            found = properties.get(name) if name in ("command", "cmd") else None
+            if isinstance(found, dict) and found.get("type") in ("string", "array") and "enum" not in found:
+                return str(name)
+        return None
+
+    @property
+    def content_argument(self) -> str | None:
+        """The argument for all that a file is to hold, of a function named for writing that takes its path: Write."""
+        texts = {name for name, kind in self._required.items() if kind == "string"}
+        path = any(name.lower().replace("_", "") in _PATHS for name in texts)
+        content = next((name for name in _CONTENTS if name in texts), None)
+        return content if path and _WRITES.search(self.own_name) is not None else None
+
+    @property
+    def replacement(self) -> Replacement | None:
+        """The arguments of a function that replaces one text in a file by another: Edit, str_replace."""
+        path = next((name for name in self._required if name.lower().replace("_", "") in _PATHS), None)
+        schema = self.parameters if isinstance(self.parameters, dict) else {}
+        for name, kind in self._required.items() if path is not None else ():
+            items = schema["properties"][name].get("items") if kind == "array" else schema
+            known = (items.get("properties") or {}) if isinstance(items, dict) else {}
+            for old, new in _OLD_AND_NEW:
+                if old in known and new in known and path is not None:
+                    return Replacement(path, old, new, name if kind == "array" else None)
+        return None
+
+    @property
+    def _required(self) -> dict[str, str]:
+        """The types of a function's arguments that must be given, by name."""
+        schema = self.parameters if self.kind == "function" and isinstance(self.parameters, dict) else {}
+        properties = schema.get("properties") or {}
+        found = {str(name): properties.get(name) for name in schema.get("required") or ()}
+        return {name: str(each.get("type")) for name, each in found.items() if isinstance(each, dict)}
 
     @property
     def text_argument(self) -> str | None:

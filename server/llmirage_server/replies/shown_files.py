@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 from llmirage_server.replies.printed_lines import printed_lines
 from llmirage_server.replies.structured.budget import spend
-from llmirage_server.replies.tool_request import word_set, words_of
+from llmirage_server.replies.tool_request import words_of
+from llmirage_server.replies.vocabulary import word_set
 
 _MOST_LINES = 20_000  # of a conversation: the newest messages with so many
 _MOST_OF_A_TEXT = 5_000  # lines

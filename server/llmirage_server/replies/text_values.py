@@ -9,18 +9,7 @@ from dataclasses import dataclass
 
 from llmirage_server.replies.prompted import without_schemas
 from llmirage_server.replies.structured.budget import spend
-from llmirage_server.replies.tool_request import COMMON_VERBS, EMPTY_WORDS, word_set
-
-_MARKED = r"```(?:\w*\n)?(.*?)```(?!\w)|(?<!`)`([^`\n]+)`(?!`)"
-QUOTED = re.compile(_MARKED + r"|\"([^\"\n]*)\"|“([^”\n]*)”|«([^»\n]*)»|「([^」\n]*)」|"
-                    r"(?<!\w)['‘]([^'’\n]+)['’](?!\w)", re.DOTALL)  # fmt: skip
-CODE = re.compile(_MARKED, re.DOTALL)
-
-
-def inside(match: re.Match[str]) -> str:
-    """Return the text in the quotation marks that QUOTED matches."""
-    return next(group for group in match.groups() if group is not None)
-
+from llmirage_server.replies.vocabulary import CODE, COMMON_VERBS, EMPTY_WORDS, QUOTED, inside, word_set
 
 _MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
            "december")  # fmt: skip
@@ -169,7 +158,7 @@ class TextValues:
         """Return runs of capitalised words: "New York", "Rio de Janeiro", "San Francisco, CA".
 
         The first word of a sentence starts one only before another capitalised word, and if it is no common verb and no word
-        of the tool's name. first: such words alone, where they do not.
+        of the tool's name. Before a colon it is a label ("Current Task: ..."). first: such words alone, where they do not.
         """
         words = [(match.start(), match.end(), match[0]) for match in _NAME_WORD.finditer(text)]
         place = 0
@@ -180,8 +169,9 @@ class TextValues:
                 last = after
             before = text[:start].rstrip(" \t\"'“(*>-")
             starts_sentence = not before or before[-1] in _SENTENCE_ENDS
-            if not _is_capitalised(word) or (starts_sentence and word.lower() in self._not_first):
-                place += 1
+            labels = starts_sentence and text.startswith(":", words[last][1])
+            if not _is_capitalised(word) or labels or (starts_sentence and word.lower() in self._not_first):
+                place = last + 1 if labels else place + 1
                 continue
             if first == (starts_sentence and last == place):
                 state = _STATE.match(text, words[last][1])

@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from llmirage_server.replies.commands import asks_to_run, ending_command
 from llmirage_server.replies.reply import ReplyRequest, Tool
+from llmirage_server.replies.vocabulary import COMMON_VERBS, EMPTY_WORDS, HIDDEN, word_set
 from llmirage_shared.texts import short_cache
 
 MOST_CHARACTERS = 4000  # of a message that are read: half of them at its beginning, half at its end
@@ -17,27 +19,7 @@ THRESHOLD = 2  # points from which the best match is called
 _NAME_POINTS, _VERB_POINTS, _DESCRIPTION_POINTS = 2, 1, 1
 
 
-def word_set(words: str) -> frozenset[str]:
-    """Return the words of a text as a set."""
-    return frozenset(words.split())
-
-
-# Words that say nothing of what a tool does.
-EMPTY_WORDS = word_set(
-    "a about all also am an and any are as at be been but by can could did do does each every first for from function "
-    "given had has have he hello her here hey hi him his how i if in into is it its just know let like may me might "
-    "must my need no nor not now of ok okay on one or our over please return returns shall she should so some tell "
-    "than thank thanks that the their them then there these they this those to tool using want was we were what when "
-    "where which who whom whose why will with would yes you your"
-)
-# Verbs that tools of every kind have in their names.
-COMMON_VERBS = word_set(
-    "add apply ask book build call change check close compute create delete display download edit execute extract fetch "
-    "find generate get give insert list load look lookup make move open perform play post print provide put query read "
-    "remove reply retrieve run save search see send set show start stop submit update upload use view write"
-)
 _NOT_DESCRIBING = COMMON_VERBS | {"user"}  # words that descriptions of all kinds have
-HIDDEN = "\x00"  # stands for each character of a tool's name in the text of its arguments
 
 _WORD = re.compile(r"[0-9A-Za-zÀ-ɏ]+|[^\W_0-9A-Za-zÀ-ɏ]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -67,6 +49,13 @@ _CALLED_AGAIN = re.compile(
 )
 _FILE_VERBS = word_set("add append change create delete edit fix insert modify prepend remove rename replace update")
 _FILE = re.compile(r"(?<![\w@/.:-])(?:[\w.-]{1,100}/){0,20}[\w-]{1,100}\.[A-Za-z]\w{0,5}(?![\w@])")
+_CREATES_FILE = re.compile(
+    rf"\b(?:create|make|write|save)\s+(?:me\s+)?(?:(?:a|an|the)\s+)?(?:(?:new|empty|small|short|simple|text)\s+)*(?:file\s+)?"
+    rf"(?:(?:named|called|at)\s+)?[\"'`]?(?={_FILE.pattern})|\b(?:write|save|store|put)\b[^?!\n]*?\b(?:to|into|in|as)\s+"
+    rf"(?:(?:a|the)\s+)?(?:new\s+)?(?:file\s+)?(?:(?:named|called)\s+)?[\"'`]?(?={_FILE.pattern})",
+    re.IGNORECASE,
+)
+_CHANGING = word_set("change delete edit fix insert modify prepend refactor remove rename replace update")
 _PATCH_POINTS = 3
 _REFUSED = re.compile(r"(?:\bnot|n['’]t|\bnever|\bwithout|\binstead of)\s+(?:\w+\s+){0,3}[\"'`]?$", re.IGNORECASE)
 _NO_TOOLS = re.compile(
@@ -76,6 +65,15 @@ _NO_TOOLS = re.compile(
 _ONLY_JOINS = re.compile(r"[\s,;&/`'\"()]*(?:(?:and|or|then|also|the|both|tool)\b[\s,;&/`'\"()]*)*", re.IGNORECASE)
 _LAST_CLAUSE = re.compile(r"(.*)((?:[,;]|\band\b|\bthen\b).*[^\W_].*[^\W_].*)", re.IGNORECASE | re.DOTALL)
 _SAYS_NOTHING = re.compile(r"[\W_]*(?:(?:tool|function|please|now|it|for|this|that)\b[\W_]*)*", re.IGNORECASE)
+# "Search for the population of Paris with web_search": what is asked of the tool stands between a verb and "with".
+_WITH_TOOL = re.compile(
+    rf"[\s,]+(?:by means of|through|using|via|with)(?:\s+(?:the|a|an|your|help of))*[\s\"'`{HIDDEN}]*\Z", re.IGNORECASE
+)
+_ASKING = re.compile(
+    r"\s*(?:(?:please|can|could|would|will|you|i|want|need|to|now|then)\s+)*"
+    rf"(?:{'|'.join(sorted(COMMON_VERBS))}|compute|calculate)\s+(?:(?:up|out|for|about|me|us)\s+)*(?=\S)",
+    re.IGNORECASE,
+)
 _LAST_WORDS = re.compile(r"(?<=[.?!\n])[^.?!\n]*[.?!\s]*$")  # "Who won? Use " -> "Who won?"
 
 
@@ -102,6 +100,8 @@ def calls_now(request: ReplyRequest) -> list[PlannedCall]:
     if choice.mode == "none" or not allowed or (request.ignore_eos and not forced):
         return []
     said = request_text(request.last_user_text)
+    if (ending := ending_command(said)) is not None:  # instructions of an agent follow the task
+        said = said.split("\n\n", maxsplit=1)[0]
     if forced and len(allowed) == 1:
         return [_call_of(allowed[0], said)]
     fresh = [tool for tool in allowed if tool.name not in request.called]
@@ -117,19 +117,47 @@ def calls_now(request: ReplyRequest) -> list[PlannedCall]:
     candidates = [tool for tool in fresh if tool.name not in refused]
     if not calls and not request.called:
         words = {_singular(word) for word in set(_WORD.findall(said.lower()))}
-        on_file = bool(words & _FILE_VERBS) and _FILE.search(said) is not None
+        on_file = _changes_file(said)
+        runs = any(tool.runs_commands for tool in candidates) and asks_to_run(said)
+
+        creates = not words & _CHANGING and any(tool.content_argument for tool in candidates)
+        creates = creates and _CREATES_FILE.search(said) is not None
 
         def points(tool: Tool) -> int:
             found = _points(tool, words) + (_PATCH_POINTS if on_file and tool.writes_patches else 0)
-            return max(found, THRESHOLD) if on_file and tool.reads_files else found
+            if creates and tool.content_argument:
+                return found + THRESHOLD
+            fits = (on_file and tool.reads_files and not creates) or (runs and tool.runs_commands)
+            return max(found, THRESHOLD) if fits else found
 
         best = max(candidates, key=points, default=None)
         if best is not None and (forced or points(best) >= THRESHOLD):
             calls = [_matched(best, said)]
+    if not calls and ending is not None:
+        shells = [tool for tool in allowed if tool.runs_commands and request.called.count(tool.name) < 2]
+        calls = [PlannedCall(tool, f"`{ending}`" if request.called else said, "", "") for tool in shells[:1]]
     if not calls and forced:
         last, results = (candidates or fresh or allowed)[-1], "\n".join(request.results).strip()
         calls = [PlannedCall(last, f"{results}\n{said}", "", results) if results else _matched(last, said)]
     return calls[: MOST_CALLS if request.parallel_tool_calls else 1]
+
+
+def edit_of_read_file(request: ReplyRequest) -> PlannedCall | None:
+    """Return the call that changes a file, for a request to change it after which it was read; None for other requests."""
+    said, choice = request_text(request.last_user_text), request.tool_choice
+    read = {tool.name for tool in request.tools if tool.reads_files}
+    edits = [tool for tool in request.tools if tool.replacement is not None and tool.name not in request.called]
+    if not request.called or not edits or not read.issuperset(request.called) or choice.mode != "auto" or request.ignore_eos:
+        return None
+    if choice.names is not None and edits[0].name not in choice.names:
+        return None
+    return _matched(edits[0], said) if _changes_file(said) and not _NO_TOOLS.search(said) else None
+
+
+def _changes_file(said: str) -> bool:
+    """Return if a request names a file and has a verb of what is done to one."""
+    words = {_singular(word) for word in _WORD.findall(said.lower())}
+    return bool(words & _FILE_VERBS) and _FILE.search(said) is not None
 
 
 def request_text(message: str) -> str:
@@ -323,9 +351,18 @@ def _calls_of_named(named: Sequence[_Mention], said: str) -> list[PlannedCall]:
     calls = []
     for mention, behind, ahead in zip(named, after, before, strict=True):
         rest = behind.rpartition(HIDDEN)[2]
-        whole = rest if behind else _LAST_WORDS.sub("", ahead)
+        whole = rest if behind else _asked_of(ahead)
         calls.append(PlannedCall(mention.tool, f"{behind}\n{ahead}", rest, whole, len(behind)))
     return calls
+
+
+def _asked_of(ahead: str) -> str:
+    """Return what the text before a tool's name asks of it."""
+    if (joins := _WITH_TOOL.search(ahead)) is None:
+        return _LAST_WORDS.sub("", ahead)
+    asked = ahead[: joins.start()]
+    verb = _ASKING.match(asked)
+    return asked if verb is None else asked[verb.end() :]
 
 
 def _with_own_text(calls: Sequence[PlannedCall]) -> list[PlannedCall]:

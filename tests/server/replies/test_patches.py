@@ -384,3 +384,60 @@ def test_two_patches_of_one_reply_follow_each_other(source: ComposedReplies) -> 
     for part in reply.parts:
         apply(reply.said(part), talk.files)
     assert talk.files == {"main.py": CODE.replace("def f", "def a").replace("return 1", "return 8")}
+
+
+# --- tools that replace a text ------------------------------------------------------------------------------------------
+
+
+def of_strings(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties]}
+
+
+S: Any = {"type": "string"}
+READ = Tool("function", "Read", "Reads a file.", of_strings(file_path=S))
+EDITS = {
+    "strings": Tool("function", "Edit", "Replaces text.", of_strings(file_path=S, old_string=S, new_string=S)),
+    "a list": Tool(
+        "function",
+        "edit",
+        "Edits a file.",
+        of_strings(path=S, edits={"type": "array", "items": of_strings(oldText=S, newText=S)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("tool", EDITS.values(), ids=EDITS)
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Replace `return 2` by `return 3` in main.py", CODE.replace("return 2", "return 3")),
+        ("Change `return 1` to `return 5` in main.py", CODE.replace("return 1", "return 5", 1)),
+        ("Add `# the end` at the end of main.py", f"{CODE}# the end\n"),
+        ("Fix the function g in main.py", None),
+    ],
+)
+def test_a_file_to_change_is_read_then_changed_by_a_text_that_it_has_once(
+    source: ComposedReplies, tool: Tool, said: str, expected: str | None
+) -> None:
+    talk = Conversation(source, FILES)
+    [part] = (reply := talk.reply(said, READ, tool)).parts
+    assert (part.name, json.loads(reply.said(part))) == ("Read", {"file_path": "main.py"})
+    talk.function("Read", {"file_path": "main.py"}, CODE)
+    history = chat_history(talk.messages)
+    request = ReplyRequest(
+        prompt_ids=np.arange(20, dtype=np.int32),
+        last_user_text=said,
+        max_tokens=None,
+        limit_tokens=20_000,
+        tools=(READ, tool),
+        called=history.called,
+        results=history.results,
+        messages=history.messages,
+    )
+    [part] = (reply := source.reply(request)).parts
+    assert part.name == tool.name
+    given = json.loads(reply.said(part))
+    old, new = [*(given["edits"][0] if "edits" in given else given).values()][-2:]
+    assert CODE.count(old) == 1
+    changed = CODE.replace(old, new)
+    assert changed == expected if expected is not None else changed != CODE
