@@ -89,6 +89,12 @@ def turn(text: str, **fields: Any) -> Turn:
     return Turn(messages=(user(text),), **fields)
 
 
+def talk(name: str, *replies_s: float, arrival_s: float | None = None, **of_turns: Any) -> Session:
+    """A conversation with a turn for each reply; they take these times."""
+    turns = [turn(f"{name}{i}@{reply_s}", **of_turns) for i, reply_s in enumerate(replies_s)]
+    return Session(name, tuple(turns), arrival_s=arrival_s)
+
+
 def fork(*children: str, background: bool = False) -> Branch:
     return Branch("fork " + ",".join(children), "fork", children, background=background)
 
@@ -112,6 +118,7 @@ class Bench:
     run = staticmethod(run)
     user = staticmethod(user)
     turn = staticmethod(turn)
+    talk = staticmethod(talk)
     fork = staticmethod(fork)
     spawn = staticmethod(spawn)
     workload = staticmethod(workload)

@@ -16,71 +16,27 @@ from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Session
 
 
-def single(bench: Any, name: str, reply_s: float = 1.0, **fields: Any) -> Session:
-    return Session(name, (bench.turn(f"{name}0@{reply_s}"),), **fields)
-
-
-def chain(bench: Any, name: str, turns: int, reply_s: float = 1.0, **fields: Any) -> Session:
-    return Session(name, tuple(bench.turn(f"{name}{i}@{reply_s}", **fields) for i in range(turns)))
-
-
 def starts(target: Any) -> list[float]:
     return [start for _, start in target.times()]
-
-
-def test_a_ramp_opens_slot_after_slot(bench: Any) -> None:
-    flow = bench.workload(*(single(bench, name, 100) for name in "abcdef"))
-    _, target = bench.run(flow, concurrency=5, concurrency_ramp_s=8.0, request_count=6)
-    assert starts(target) == [0, 2, 4, 6, 8, 100]
-
-
-def test_slots_that_come_free_during_a_ramp_are_used_at_once(bench: Any) -> None:
-    flow = bench.workload(*(single(bench, name, 3) for name in "abcd"))
-    _, target = bench.run(flow, concurrency=2, concurrency_ramp_s=4.0)
-    assert starts(target) == [0, 3, 4, 6]  # the second slot opens at 4
-
-
-def test_speed_divides_ramps(bench: Any) -> None:
-    flow = bench.workload(*(single(bench, name, 100) for name in "abc"))
-    _, target = bench.run(flow, concurrency=3, concurrency_ramp_s=8.0, speed=4.0)
-    assert starts(target) == [0, 1, 2]
-
-
-def test_a_rate_grows_over_its_ramp(bench: Any) -> None:
-    flow = bench.workload(*(single(bench, name, 100) for name in "abcdef"))
-    options = {"request_rate_per_s": 2.0, "request_rate_ramp_s": 4.0, "arrival_pattern": "constant"}
-    _, target = bench.run(flow, **options)
-    assert starts(target) == pytest.approx([0, 2, 8**0.5, 12**0.5, 4, 4.5])
 
 
 def test_a_series_of_rates_is_followed_and_its_end_at_zero_ends_the_run(bench: Any) -> None:
     series = RateSeries(((0.0, 1.0), (2.0, 1.0), (2.0, 4.0), (3.0, 4.0), (3.0, 0.0)))
     result, target = bench.run(
-        bench.workload(single(bench, "a", 5)), request_rate_series=series, arrival_pattern="constant", request_count=100
+        bench.workload(bench.talk("a", 5)), request_rate_series=series, arrival_pattern="constant", request_count=100
     )
     assert starts(target) == pytest.approx([0, 1, 2, 2.25, 2.5, 2.75, 3.0])
     assert result.end_s == 8
 
 
 def test_every_record_says_when_it_was_due(bench: Any) -> None:
-    flow = bench.workload(chain(bench, "a", 2, 0.4, delay_s=0.1), single(bench, "b"))
+    flow = bench.workload(bench.talk("a", 0.4, 0.4, delay_s=0.1), bench.talk("b", 1))
     result, _ = bench.run(flow, request_rate_per_s=1.0, arrival_pattern="constant")
     assert sorted((r.issued_s, r.exchange.start_s) for r in result.records) == [(0.1, 0.1), (1, 1), (2, 2)]
 
 
-def test_turns_of_a_closed_loop_are_due_after_reply_and_think_time(bench: Any) -> None:
-    result, _ = bench.run(bench.workload(chain(bench, "a", 3, 1.0, delay_s=0.5)))
-    assert [record.issued_s for record in result.records] == [0.5, 2.0, 3.5]
-
-
-def test_think_times_are_stretched_and_then_capped(bench: Any) -> None:
-    session = Session("a", (bench.turn("a0"), bench.turn("a1", delay_s=1.0), bench.turn("a2", delay_s=9.0)))
-    _, target = bench.run(bench.workload(session), inter_turn_delay_factor=2.0, inter_turn_delay_cap_s=5.0)
-    assert starts(target) == [0, 3, 9]
-
-
 def test_think_times_may_be_drawn_instead_of_the_files(bench: Any) -> None:
-    flow = bench.workload(*(chain(bench, name, 40, 0.0, delay_s=77.0) for name in "abcde"))
+    flow = bench.workload(*(bench.talk(name, *[0.0] * 40, delay_s=77.0) for name in "abcde"))
     options: dict[str, Any] = {"inter_turn_delay_mean_s": 10.0, "inter_turn_delay_std_s": 2.0, "concurrency": 5}
     result, target = bench.run(flow, **options)
     starts_of: dict[str, list[float]] = {}
@@ -91,26 +47,31 @@ def test_think_times_may_be_drawn_instead_of_the_files(bench: Any) -> None:
     assert statistics.fmean(gaps) == pytest.approx(10.0, abs=0.5)
     assert statistics.pstdev(gaps) == pytest.approx(2.0, abs=0.3)
     assert bench.run(flow, **options)[1].times() == target.times()
-    _, steady = bench.run(bench.workload(chain(bench, "a", 3)), inter_turn_delay_mean_s=4.0)
+    _, steady = bench.run(bench.workload(bench.talk("a", 1, 1, 1)), inter_turn_delay_mean_s=4.0)
     assert starts(steady) == [0, 5, 10]
 
 
 class TestSchedule:
     def flow(self, bench: Any) -> Any:
         return bench.workload(
-            *(single(bench, name, arrival_s=float(at)) for name, at in zip("abcd", (2, 4, 6, 8), strict=True))
+            *(bench.talk(name, 1, arrival_s=float(at)) for name, at in zip("abcd", (2, 4, 6, 8), strict=True))
         )
 
-    def test_a_speed_up_brings_arrivals_closer(self, bench: Any) -> None:
-        _, target = bench.run(self.flow(bench), fixed_schedule=True, schedule_speedup=2.0)
-        assert target.times() == [("a0", 1), ("b0", 2), ("c0", 3), ("d0", 4)]
-
-    def test_a_window_begins_at_its_start_and_holds_both_ends(self, bench: Any) -> None:
-        _, target = bench.run(self.flow(bench), fixed_schedule=True, schedule_start_s=4.0, schedule_end_s=6.0)
-        assert target.times() == [("b0", 0), ("c0", 2)]
+    @pytest.mark.parametrize(
+        ("options", "times"),
+        [
+            ({"schedule_speedup": 2.0}, {"a0": 1, "b0": 2, "c0": 3, "d0": 4}),
+            ({"schedule_start_s": 4.0, "schedule_end_s": 6.0}, {"b0": 0, "c0": 2}),
+            ({"schedule_auto_offset": True}, {"a0": 0, "b0": 2, "c0": 4, "d0": 6}),
+        ],
+        ids=["speed-up", "window with both ends", "from the first"],
+    )
+    def test_arrivals_are_moved(self, bench: Any, options: dict[str, Any], times: dict[str, float]) -> None:
+        _, target = bench.run(self.flow(bench), fixed_schedule=True, **options)
+        assert target.times() == list(times.items())
 
     def test_a_time_counted_from_the_first_one_is_in_the_window_that_begins_with_it(self, bench: Any) -> None:
-        sessions = [single(bench, name, arrival_s=at) for name, at in (("a", 0.1), ("b", 0.3), ("c", 0.8))]
+        sessions = [bench.talk(name, 1, arrival_s=at) for name, at in (("a", 0.1), ("b", 0.3), ("c", 0.8))]
         flow = scheduled("single_turn", "f", sessions)  # 0.3 - 0.1 is less than 0.2
         _, target = bench.run(flow, fixed_schedule=True, schedule_start_s=0.2, schedule_end_s=0.7)
         assert [text for text, _ in target.times()] == ["b0", "c0"]
@@ -137,13 +98,9 @@ class TestSchedule:
         ):
             assert told(**less) is None
         assert told(fixed_schedule=False) is None
-        two = bench.workload(*(single(bench, name, arrival_s=at) for name, at in (("b", 0.0), ("c", 600_000.0))))
+        two = bench.workload(*(bench.talk(name, 1, arrival_s=at) for name, at in (("b", 0.0), ("c", 600_000.0))))
         assert told(two) is not None
         assert told(two, request_count=1) is told(two, num_conversations=1) is None
-
-    def test_an_automatic_offset_begins_with_the_first(self, bench: Any) -> None:
-        _, target = bench.run(self.flow(bench), fixed_schedule=True, schedule_auto_offset=True)
-        assert target.times() == [("a0", 0), ("b0", 2), ("c0", 4), ("d0", 6)]
 
     def test_turns_with_times_of_their_own_move_with_their_session(self, bench: Any) -> None:
         turns = tuple(bench.turn(f"a{i}", arrival_s=at) for i, at in enumerate((4.0, 8.0, 12.0)))
@@ -185,7 +142,7 @@ class TestUsers:
         assert sorted(place for place, _ in first_users(users, turns)) == list(range(users))
 
     def test_all_together_keep_the_rate_and_each_keeps_the_pace(self, bench: Any) -> None:
-        flow = bench.workload(*(chain(bench, name, 4, 0.5) for name in "abcdefgh"))
+        flow = bench.workload(*(bench.talk(name, *[0.5] * 4) for name in "abcdefgh"))
         result, target = bench.run(flow, user_rate_per_s=2.0, num_users=3, benchmark_duration_s=30.0)
         assert starts(target) == pytest.approx([i / 2 for i in range(60)])
         by_conversation: dict[str, list[float]] = {}
@@ -208,15 +165,10 @@ class TestUsers:
         _, target = bench.run(bench.workload(Session("a", turns)), user_rate_per_s=0.25, num_users=1, num_conversations=1)
         assert target.times() == [("a0", 0), ("a1", 10), ("a2", 14)]
 
-    def test_the_next_user_takes_the_seat_on_time(self, bench: Any) -> None:
-        flow = bench.workload(chain(bench, "a", 2, 100), chain(bench, "b", 2))
-        _, target = bench.run(flow, user_rate_per_s=0.5, num_users=1, num_conversations=2)
-        assert target.times() == [("a0", 0), ("b0", 4), ("b1", 6), ("a1", 100)]
-
 
 class TestSoftEnd:
     def test_every_conversation_that_began_sends_all_its_turns(self, bench: Any) -> None:
-        flow = bench.workload(chain(bench, "a", 4), chain(bench, "b", 4))
+        flow = bench.workload(bench.talk("a", *[1] * 4), bench.talk("b", *[1] * 4))
         result, target = bench.run(flow, soft_duration_s=5.0)
         assert target.times() == [*((f"a{i}", i) for i in range(4)), *((f"b{i}", 4 + i) for i in range(4))]
         assert not result.cancelled
@@ -224,30 +176,25 @@ class TestSoftEnd:
 
     def test_children_of_a_conversation_that_began_are_sent_too(self, bench: Any) -> None:
         root = Session("r", (bench.turn("r0@3", branches=(bench.spawn("k", join_at=1),)), bench.turn("r1")))
-        result, target = bench.run(bench.workload(root, chain(bench, "k", 2)), soft_duration_s=1.0)
+        result, target = bench.run(bench.workload(root, bench.talk("k", 1, 1)), soft_duration_s=1.0)
         assert [label for label, _ in target.times()] == ["r0", "k0", "k1", "r1"]
         assert result.branch_stats == BranchStats(
             children_spawned=1, children_completed=1, parents_suspended=1, parents_resumed=1
         )
 
-    def test_at_a_rate_ticks_go_on_for_the_turns_that_are_left(self, bench: Any) -> None:
-        flow = bench.workload(chain(bench, "a", 3, 0.1), chain(bench, "b", 3, 0.1))
-        _, target = bench.run(flow, request_rate_per_s=1.0, arrival_pattern="constant", soft_duration_s=3.5)
-        assert target.times() == [("a0", 0), ("a1", 1), ("a2", 2), ("b0", 3), ("b1", 4), ("b2", 5)]
-
     def test_a_slow_rate_does_not_hold_the_end_back(self, bench: Any) -> None:
-        result, _ = bench.run(bench.workload(single(bench, "a")), request_rate_per_s=0.01, soft_duration_s=5.0)
+        result, _ = bench.run(bench.workload(bench.talk("a", 1)), request_rate_per_s=0.01, soft_duration_s=5.0)
         assert result.end_s == 5
 
     def test_a_schedule_and_users_begin_nothing_afterwards(self, bench: Any) -> None:
-        flow = bench.workload(single(bench, "a", arrival_s=1.0), single(bench, "b", arrival_s=50.0))
+        flow = bench.workload(bench.talk("a", 1, arrival_s=1.0), bench.talk("b", 1, arrival_s=50.0))
         result, target = bench.run(flow, fixed_schedule=True, soft_duration_s=5.0)
         assert (target.times(), result.end_s) == ([("a0", 1)], 5)
         result, target = bench.run(flow, user_rate_per_s=0.1, num_users=1, soft_duration_s=5.0)
         assert (target.times(), result.end_s) == ([("a0", 0)], 5)
 
     def test_a_hard_end_may_come_after_it(self, bench: Any) -> None:
-        flow = bench.workload(chain(bench, "a", 9))
+        flow = bench.workload(bench.talk("a", *[1] * 9))
         result, target = bench.run(flow, soft_duration_s=2.0, benchmark_duration_s=4.5, benchmark_grace_period_s=0.25)
         assert starts(target) == [0, 1, 2, 3, 4]
         assert result.end_s == 4.75
@@ -256,7 +203,7 @@ class TestSoftEnd:
 
 class TestSampling:
     def names(self, bench: Any, **options: Any) -> list[str]:
-        flow = bench.workload(*(single(bench, name) for name in "abcdef"))
+        flow = bench.workload(*(bench.talk(name, 1) for name in "abcdef"))
         _, target = bench.run(flow, **options)
         return [label[0] for label, _ in target.times()]
 
@@ -284,32 +231,13 @@ class TestSampling:
 
 class TestWarmUp:
     def test_the_measured_conversations_follow_after_those_of_the_warm_up(self, bench: Any) -> None:
-        flow = bench.workload(*(single(bench, name) for name in "abcde"))
+        flow = bench.workload(*(bench.talk(name, 1) for name in "abcde"))
         result, target = bench.run(flow, warmup_num_conversations=2, num_conversations=3)
         assert [label for label, _ in target.times()] == ["a0", "b0", "c0", "d0", "e0"]
         assert [record.phase for record in result.records] == ["warmup"] * 2 + ["profiling"] * 3
 
-    def test_it_may_have_a_load_of_its_own(self, bench: Any) -> None:
-        flow = bench.workload(*(single(bench, name) for name in "abcdefgh"))
-        options: dict[str, Any] = {
-            "warmup_num_conversations": 4,
-            "warmup_concurrency": 4,
-            "num_conversations": 4,
-            "concurrency": 2,
-        }
-        _, target = bench.run(flow, **options)
-        assert starts(target) == [0, 0, 0, 0, 1, 1, 2, 2]
-        options = {"warmup_num_conversations": 3, "warmup_request_rate_per_s": 2.0, "warmup_arrival_pattern": "constant"}
-        _, target = bench.run(flow, num_conversations=2, concurrency=2, **options)
-        assert starts(target) == [0, 0.5, 1.0, 2.0, 2.0]
-
-    def test_it_has_the_load_of_the_run_otherwise(self, bench: Any) -> None:
-        flow = bench.workload(*(single(bench, name) for name in "abcd"))
-        _, target = bench.run(flow, warmup_num_conversations=2, num_conversations=2, concurrency=2)
-        assert starts(target) == [0, 0, 1, 1]
-
     def test_it_may_end_by_time_and_waits_for_its_replies(self, bench: Any) -> None:
-        flow = bench.workload(*(single(bench, name, 2.0) for name in "abcd"))
+        flow = bench.workload(*(bench.talk(name, 2.0) for name in "abcd"))
         result, target = bench.run(flow, warmup_duration_s=3.0, num_conversations=1)
         assert target.times() == [("a0", 0), ("b0", 2), ("c0", 4)]
         assert [record.phase for record in result.records] == ["warmup", "warmup", "profiling"]
@@ -321,7 +249,7 @@ class TestWarmUp:
         ]
 
     def test_conversations_that_come_again_after_it_are_told(self, bench: Any) -> None:
-        flow = bench.workload(*(single(bench, name) for name in "abc"))
+        flow = bench.workload(*(bench.talk(name, 1) for name in "abc"))
         result, _ = bench.run(flow, warmup_num_conversations=2, num_conversations=2)
         assert [note.partition(":")[0] for note in result.notes] == [
             "The workload has 3 conversations, and the warm-up ran 2 of them"
@@ -332,7 +260,7 @@ class TestWarmUp:
 
 class TestCancellation:
     def cancelled(self, bench: Any, **options: Any) -> list[tuple[str, int]]:
-        flow = bench.workload(*(chain(bench, name, 5, 4.0) for name in "abcdefghij"))
+        flow = bench.workload(*(bench.talk(name, *[4.0] * 5) for name in "abcdefghij"))
         result, _ = bench.run(flow, cancellation_share=0.3, cancellation_delay_s=1.5, **options)
         assert len(result.records) == 50
         for record in result.records:
@@ -352,26 +280,26 @@ class TestCancellation:
         assert alone != self.cancelled(bench, concurrency=1, seed=2)
 
     def test_a_reply_that_is_faster_is_kept(self, bench: Any) -> None:
-        result, _ = bench.run(bench.workload(single(bench, "a", 1.0)), cancellation_share=1.0, cancellation_delay_s=1.5)
+        result, _ = bench.run(bench.workload(bench.talk("a", 1.0)), cancellation_share=1.0, cancellation_delay_s=1.5)
         assert [record.ok for record in result.records] == [True]
 
     def test_it_is_no_failure(self, bench: Any) -> None:
         root = Session("r", (bench.turn("r0@0", branches=(bench.fork("k"),)),))
-        flow = bench.workload(root, chain(bench, "k", 2, 9.0))
+        flow = bench.workload(root, bench.talk("k", 9.0, 9.0))
         result, target = bench.run(flow, cancellation_share=1.0, cancellation_delay_s=1.0, fail_fast=True)
         assert [label for label, _ in target.times()] == ["r0", "k0", "k1"]
         assert result.branch_stats.children_errored == 0
         assert not result.cancelled
 
     def test_a_cancelled_turn_leaves_its_messages_and_no_reply_in_the_history(self, bench: Any) -> None:
-        flow = bench.workload(chain(bench, "a", 2, 9.0))
+        flow = bench.workload(bench.talk("a", 9.0, 9.0))
         _, target = bench.run(flow, cancellation_share=1.0, cancellation_delay_s=1.0)
         assert target.histories() == {"a0": ["a0@9.0"], "a1": ["a0@9.0", "a1@9.0"]}
 
 
 class TestFailFast:
     def test_the_first_failed_request_of_any_conversation_stops_the_run(self, bench: Any) -> None:
-        sessions = (Session("a", (bench.turn("a0"), bench.turn("FAIL"), bench.turn("a2"))), single(bench, "b", 50.0))
+        sessions = (Session("a", (bench.turn("a0"), bench.turn("FAIL"), bench.turn("a2"))), bench.talk("b", 50.0))
         result, target = bench.run(bench.workload(*sessions), concurrency=2, fail_fast=True)
         assert [label for label, _ in target.times()] == ["a0", "b0", "FAIL"]
         assert (result.end_s, result.cancelled) == (2, True)
@@ -387,12 +315,12 @@ class TestFailFast:
 
 class TestRateNote:
     def test_a_rate_that_there_was_too_little_to_send_for_is_told(self, bench: Any) -> None:
-        flow = bench.workload(*(chain(bench, name, 5, delay_s=50.0) for name in "abcd"))
+        flow = bench.workload(*(bench.talk(name, *[1] * 5, delay_s=50.0) for name in "abcd"))
         result, _ = bench.run(flow, request_rate_per_s=10.0, arrival_pattern="constant")
         (note,) = result.notes
         assert note.startswith("10 turns a second were asked for, and 0.093 on average were there to send")
 
     def test_nothing_is_told_when_it_was_reached(self, bench: Any) -> None:
-        flow = bench.workload(*(chain(bench, name, 5, delay_s=2.0) for name in "abcd"))
+        flow = bench.workload(*(bench.talk(name, *[1] * 5, delay_s=2.0) for name in "abcd"))
         result, _ = bench.run(flow, request_rate_per_s=10.0, soft_duration_s=60.0)
         assert result.notes == []

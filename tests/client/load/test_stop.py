@@ -10,13 +10,9 @@ from llmirage_client.measure.record import BranchStats
 from llmirage_client.workload.session import Session
 
 
-def chain(bench: Any, name: str, turns: int, **fields: Any) -> Session:
-    return Session(name, tuple(bench.turn(f"{name}{i}", **fields) for i in range(turns)))
-
-
 def forked(bench: Any) -> Any:
     root = Session("r", (bench.turn("r0", branches=(bench.spawn("a", "b", join_at=1),)), bench.turn("r1")))
-    return bench.workload(root, chain(bench, "a", 2), chain(bench, "b", 2))
+    return bench.workload(root, bench.talk("a", 1, 1), bench.talk("b", 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -39,12 +35,12 @@ def test_the_request_cap_is_literal_and_what_it_cut_is_counted(bench: Any, cap: 
 
 
 def test_a_cap_alone_repeats_the_file_and_cuts_the_last_conversation(bench: Any) -> None:
-    _, target = bench.run(bench.workload(chain(bench, "a", 2), chain(bench, "b", 1)), request_count=5)
+    _, target = bench.run(bench.workload(bench.talk("a", 1, 1), bench.talk("b", 1)), request_count=5)
     assert [label for label, _ in target.times()] == ["a0", "a1", "b0", "a0", "a1"]
 
 
 def test_conversations_wrap_around_the_file(bench: Any) -> None:
-    result, target = bench.run(bench.workload(chain(bench, "a", 1), chain(bench, "b", 1)), num_conversations=3)
+    result, target = bench.run(bench.workload(bench.talk("a", 1), bench.talk("b", 1)), num_conversations=3)
     assert [label for label, _ in target.times()] == ["a0", "b0", "a0"]
     assert len({record.correlation_id for record in result.records}) == 3
     assert [entry["session_id"] for entry in result.inputs] == ["a", "b", "a#2"]
@@ -52,12 +48,12 @@ def test_conversations_wrap_around_the_file(bench: Any) -> None:
 
 def test_the_cap_ends_a_run_whose_conversations_are_waiting(bench: Any) -> None:
     slow = Session("slow", (bench.turn("s0"), bench.turn("s1", delay_s=1000.0)))
-    result, _ = bench.run(bench.workload(slow, chain(bench, "b", 2)), concurrency=2, request_count=3)
+    result, _ = bench.run(bench.workload(slow, bench.talk("b", 1, 1)), concurrency=2, request_count=3)
     assert result.end_s == 2
 
 
 def test_a_duration_sends_nothing_more_and_lets_replies_come(bench: Any) -> None:
-    result, target = bench.run(bench.workload(chain(bench, "a", 1)), benchmark_duration_s=2.5, benchmark_grace_period_s=9.0)
+    result, target = bench.run(bench.workload(bench.talk("a", 1)), benchmark_duration_s=2.5, benchmark_grace_period_s=9.0)
     assert target.times() == [("a0", 0), ("a0", 1), ("a0", 2)]
     assert result.end_s == 3
     assert all(record.ok for record in result.records)
@@ -79,8 +75,8 @@ def test_cancelling_ends_everything_at_once_and_keeps_every_record(bench: Any) -
         runner.cancel("enough")
 
     root = Session("r", (bench.turn("r0", branches=(bench.fork("a", "b"),)),))
-    a, b = chain(bench, "a", 5), Session("b", (bench.turn("b0", delay_s=50.0),))
-    result, _ = bench.run(bench.workload(root, a, b, chain(bench, "z", 1)), during=interrupt)
+    a, b = bench.talk("a", *[1] * 5), Session("b", (bench.turn("b0", delay_s=50.0),))
+    result, _ = bench.run(bench.workload(root, a, b, bench.talk("z", 1)), during=interrupt)
     assert result.end_s == 2.25
     assert (result.cancelled, result.cancel_reason) == (True, "enough")
     assert [(r.conversation_id, r.turn_index, r.ok) for r in result.records] == [
@@ -96,6 +92,6 @@ def test_a_run_cancelled_while_it_warms_up_sends_no_more(bench: Any) -> None:
         await asyncio.sleep(0.5)
         runner.cancel("enough")
 
-    result, target = bench.run(bench.workload(chain(bench, "a", 1)), during=interrupt, warmup_request_count=3)
+    result, target = bench.run(bench.workload(bench.talk("a", 1)), during=interrupt, warmup_request_count=3)
     assert len(target.sent) == 1
     assert [(record.phase, record.cancelled) for record in result.records] == [("warmup", True)]

@@ -26,24 +26,22 @@ def test_live_replies_are_threaded_into_the_history(bench: Any) -> None:
     assert target.histories()["c"] == ["a", "re a", "b", "re b", "c"]
 
 
-def test_a_delay_counts_from_the_reply_before_it_also_on_the_first_turn(bench: Any) -> None:
-    session = Session("s", (bench.turn("a", delay_s=0.25), bench.turn("b", delay_s=2.0)))
-    result, target = bench.run(bench.workload(session))
-    assert target.times() == [("a", 0.25), ("b", 3.25)]
-    assert [r.issued_s for r in result.records] == [0.25, 3.25]
-
-
-def test_delays_are_capped(bench: Any) -> None:
-    session = Session("s", (bench.turn("a", delay_s=0.25), bench.turn("b", delay_s=60.0)))
-    _, target = bench.run(bench.workload(session), inter_turn_delay_cap_s=0.5)
-    assert target.times() == [("a", 0.25), ("b", 1.75)]
-
-
-def test_at_a_speed_delays_and_the_cap_shrink(bench: Any) -> None:
-    session = Session("s", (bench.turn("a", delay_s=8.0), bench.turn("b", delay_s=60.0)))
-    result, target = bench.run(bench.workload(session), inter_turn_delay_cap_s=40.0, speed=8.0)
-    assert target.times() == [("a", 1.0), ("b", 7.0)]
-    assert result.speed == 8.0
+@pytest.mark.parametrize(
+    ("delays_s", "options", "starts_s"),
+    [
+        ((0.25, 2.0), {}, [0.25, 3.25]),
+        ((0.5, 0.5, 0.5), {}, [0.5, 2.0, 3.5]),
+        ((0.25, 60.0), {"inter_turn_delay_cap_s": 0.5}, [0.25, 1.75]),
+        ((8.0, 60.0), {"inter_turn_delay_cap_s": 40.0, "speed": 8.0}, [1.0, 7.0]),
+        ((0.0, 1.0, 9.0), {"inter_turn_delay_factor": 2.0, "inter_turn_delay_cap_s": 5.0}, [0.0, 3.0, 9.0]),
+    ],
+    ids=["from the reply before", "all alike", "capped", "at a speed", "stretched and then capped"],
+)
+def test_delays_count_also_on_the_first_turn(bench: Any, delays_s: Any, options: Any, starts_s: list[float]) -> None:
+    turns = tuple(bench.turn(str(number), delay_s=delay_s) for number, delay_s in enumerate(delays_s))
+    result, target = bench.run(bench.workload(Session("s", turns)), **options)
+    assert [start_s for _, start_s in target.times()] == [record.issued_s for record in result.records] == starts_s
+    assert result.speed == options.get("speed", 1.0)
 
 
 def test_a_reply_without_content_leaves_no_message_behind(bench: Any) -> None:
