@@ -22,6 +22,8 @@ from llmirage_client.workload.synthetic_load import synthetic_load
 
 TRUE = "base: vllm\ndecode_scale: 1.3\nprefill_scale: 0.8\nfront_end_ms: 5\n"
 DEPLOYMENT = {"model": "llama-3.1-8b", "gpu": "h100_sxm", "instances": 1}
+AS_PUBLISHED = ClusterConfig(engine="vllm", **DEPLOYMENT)
+PROFILE = engine_fields(AS_PUBLISHED)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of as few requests as can be calibrated on."""
     workload = synthetic_load("200:900", "5:9", 20, turns="1", wait_s="0", shared_prefix_tokens=0, seed=1)
-    simulation = simulate(ClusterConfig(engine="vllm", **DEPLOYMENT), workload, RunOptions(request_rate_per_s=2.0))  # type: ignore[arg-type]
+    simulation = simulate(AS_PUBLISHED, workload, RunOptions(request_rate_per_s=2.0))
     place = tmp_path_factory.mktemp("few")
     write_artifacts(simulation.result, place, metrics=simulation.metrics)
     return place
@@ -48,10 +50,8 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_requests_of_a_run_are_served_again_as_they_were(folder: Path) -> None:
     run = read_measured(str(folder / "run"))
-    config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
-    profile = engine_fields(config)
     values = {"decode_scale": 1.3, "prefill_scale": 0.8, "front_end_ms": 5.0, "host_step_ms": 0.5}
-    with replays(config, profile, profile, [run]) as serve:
+    with replays(AS_PUBLISHED, PROFILE, PROFILE, [run]) as serve:
         [answer] = serve(values)
     for name in FIGURES:
         np.testing.assert_allclose(answer[name], run.figures[name], rtol=1e-5)
@@ -84,10 +84,8 @@ def test_a_machine_that_is_late_now_and_then_does_not_count_as_front_end(folder:
     draw = np.random.default_rng(3)
     late_s = np.where(draw.random(len(run.requests)) < 0.33, draw.exponential(0.004, len(run.requests)), 0.0)
     figures = {"ttft": run.figures["ttft"] + late_s, "tpot": run.figures["tpot"], "latency": run.figures["latency"] + late_s}
-    config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
-    profile = engine_fields(config)
-    with replays(config, profile, profile, [replace(run, figures=figures)]) as serve:
-        values = calibrate([replace(run, figures=figures)], serve, profile).values
+    with replays(AS_PUBLISHED, PROFILE, PROFILE, [replace(run, figures=figures)]) as serve:
+        values = calibrate([replace(run, figures=figures)], serve, PROFILE).values
     assert late_s.mean() > 0.001
     assert values["decode_scale"] == pytest.approx(1.3, rel=0.01)
     assert values["prefill_scale"] == pytest.approx(0.8, rel=0.03)
@@ -97,12 +95,11 @@ def test_a_machine_that_is_late_now_and_then_does_not_count_as_front_end(folder:
 def test_requests_of_one_moment_keep_the_order_in_which_they_went_out(tmp_path: Path) -> None:
     """Records are written as replies end; a batch that begins at once must be asked for again in its own order."""
     workload = synthetic_load("500:4000", "20:90", 40, turns="1", wait_s="0", shared_prefix_tokens=0, seed=6)
-    config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
-    simulation = simulate(config, workload, RunOptions(concurrency=8))
+    simulation = simulate(AS_PUBLISHED, workload, RunOptions(concurrency=8))
     write_artifacts(simulation.result, tmp_path / "run", metrics=simulation.metrics)
     run = read_measured(str(tmp_path / "run"))
     assert np.count_nonzero((run.requests.due_s == 0) & (run.requests.after < 0)) == 8
-    with replays(config, engine_fields(config), engine_fields(config), [run]) as serve:
+    with replays(AS_PUBLISHED, PROFILE, PROFILE, [run]) as serve:
         [answer] = serve({})
     for name in FIGURES:
         np.testing.assert_allclose(answer[name], run.figures[name], rtol=1e-4)
@@ -291,10 +288,8 @@ def test_a_factor_of_which_single_requests_show_nothing_is_not_fitted(folder: Pa
 
     monkeypatch.setattr(FactorFit, "by_request", blind)
     run = read_measured(str(folder / "run"))
-    config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
-    profile = engine_fields(config)
-    with replays(config, profile, profile, [run]) as serve:
-        result = calibrate([run], serve, profile)
+    with replays(AS_PUBLISHED, PROFILE, PROFILE, [run]) as serve:
+        result = calibrate([run], serve, PROFILE)
     [front_end] = [one for one in result.fitted if one.factor.name == "front_end_ms"]
     assert front_end.why_not is not None
     assert (front_end.after, front_end.uncertainty) == (front_end.before, None)
