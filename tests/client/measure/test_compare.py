@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,11 @@ from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.report.files import write_artifacts
 
 
+def streamed(number: int, conversation: str, turn: int, own: str, at: float, stamps: list[float], **usage: Any) -> Record:
+    exchange = Exchange(at, at, stamps[-1], stamps, stamps[0], 200, True, usage=usage)
+    return Record(number, conversation, turn, f"{number}-{turn}", own, own, None, 0, at, exchange)
+
+
 def run(
     seed: int, conversations: int = 40, turns: int = 4, ttft_s: float = 0.2, noise: float = 0.3, name: str = "c"
 ) -> RunResult:
@@ -40,9 +46,7 @@ def run(
             first = at + slow * float(rng.lognormal(0, 0.05))
             stamps = [first + 0.02 * i for i in range(5)]
             usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 20 * turn}}
-            exchange = Exchange(at, at, stamps[-1], stamps, stamps[0], 200, True, usage=usage)
-            own = f"x{seed}-{number}"
-            records.append(Record(number, f"{name}{number}", turn, f"{number}-{turn}", own, own, None, 0, at, exchange))
+            records.append(streamed(number, f"{name}{number}", turn, f"x{seed}-{number}", at, stamps, **usage))
             at = stamps[-1]
     return RunResult(records, None, 0.0, 70.0, 1e9, workload_path="w.jsonl", options={"concurrency": 8})
 
@@ -118,10 +122,7 @@ def busy(seed: int, slower: float = 1.0) -> RunResult:
         load = 0.9 * load + 0.015 * float(rng.normal())
         at, ttft = 0.2 * number, slower * 0.2 * float(np.exp(load + 0.02 * rng.normal()))
         stamps = [at + ttft + 0.02 * slower * float(np.exp(load)) * i for i in range(5)]
-        exchange = Exchange(
-            at, at, stamps[-1], stamps, stamps[0], 200, True, usage={"prompt_tokens": 9, "completion_tokens": 5}
-        )
-        records.append(Record(number, f"c{number}", 0, f"{number}", f"x{number}", f"x{number}", None, 0, at, exchange))
+        records.append(streamed(number, f"c{number}", 0, f"x{number}", at, stamps, prompt_tokens=9, completion_tokens=5))
     return RunResult(records, None, 0.0, 70.0, 1e9, workload_path="w.jsonl")
 
 
@@ -159,8 +160,7 @@ def served(seed: int, slower: float = 1.0, rate: float = 4.0, count: int = 200) 
     records = []
     for n, (at, times) in enumerate(zip(arrivals.tolist(), stamps, strict=True)):
         usage = {"prompt_tokens": int(isl[n]), "completion_tokens": int(osl[n])}
-        exchange = Exchange(at, at, times[-1], times, times[0], 200, True, usage=usage)
-        records.append(Record(n, f"c{n}", 0, f"{n}", f"x{n}", f"x{n}", None, 0, at, exchange))
+        records.append(streamed(n, f"c{n}", 0, f"x{n}", at, times, **usage))
     return RunResult(records, None, 0.0, now, 1e9, workload_path="w.jsonl")
 
 

@@ -8,53 +8,34 @@ import select
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
 import pytest
+from made_runs import record
+from made_runs import run as run_of
 
-from llmirage_client.measure.record import BranchStats, Exchange, Record, RequestError, RunResult
+from llmirage_client.measure.record import BranchStats, Record, RequestError, RunResult
 from llmirage_client.report.console import render
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.screen import duration, number
 
 
 def request(number: int = 0, *, streamed: bool = True, depth: int = 0, turn: int = 0, **changes: Any) -> Record:
-    start = 100.0 + number
-    token_s = [start + 0.5, start + 0.75, start + 1.0] if streamed else [start + 1.0]
-    exchange = Exchange(
-        start_s=start,
-        ack_s=start + 0.1,
-        end_s=start + 1.0,
-        token_s=token_s,
-        first_output_s=token_s[0],
-        status=200,
-        streamed=streamed,
-        usage={"prompt_tokens": 1000, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 250 * (1 + depth)}},
-    )
-    return replace(Record(number, "c", turn, "r", "x", "x", None, depth, start, exchange), **changes)
+    """A request of 1,000 tokens that gets three after 0.5, 0.75 and 1 s, or all of them after 1 s."""
+    timed = {"ttft_s": 0.5, "tpot_s": 0.25, "tokens": 3, "prompt": 1000, "cached": 250 * (1 + depth), "depth": depth}
+    one = record("x", turn, 100.0 + number, **timed)  # type: ignore[arg-type]
+    if not streamed:
+        one.exchange.streamed, one.exchange.token_s = False, one.exchange.token_s[-1:]
+    return replace(one, **changes)
 
 
 def failure(number: int = 0, code: int | None = 500, message: str = "forced failure") -> Record:
-    start = 100.0 + number
-    error = RequestError(code, "server_error", message)
-    return request(number, exchange=Exchange(start_s=start, end_s=start + 1.0, error=error))
+    return record("x", start_s=100.0 + number, ttft_s=1.0, error=RequestError(code, "server_error", message))
 
 
-def run(records: list[Record], **changes: Any) -> RunResult:
-    values: dict[str, Any] = {
-        "records": records,
-        "branch_stats": None,
-        "start_s": 99.0,
-        "end_s": 109.0,
-        "start_unix_s": 1.75e9,
-        "model": "Qwen/Qwen3-30B-A3B",
-        "url": "http://localhost:8000/v1",
-        "workload_format": "dag_jsonl",
-        "workload_path": "w.jsonl",
-        "options": {"concurrency": 4, "request_rate": None},
-    }
-    return RunResult(**(values | changes))
+run = partial(run_of, start_s=99.0, end_s=109.0)
 
 
 def report(result: RunResult, width: int = 100, **options: Any) -> str:
@@ -73,8 +54,8 @@ def cells(text: str, start: str) -> list[str]:
 
 def test_the_heading_says_what_was_run() -> None:
     text = report(run([request(0), request(1), failure(2)]))
-    assert "Qwen/Qwen3-30B-A3B at http://localhost:8000/v1" in text
-    assert "workload w.jsonl (dag_jsonl), endpoint chat, streamed, concurrency 4\n" in text
+    assert "a-model at http://localhost:8000/v1" in text
+    assert "workload bundled:some (dag_jsonl), endpoint chat, streamed, concurrency 4\n" in text
     assert "2 requests ok, 1 failed in 3.0 s\n" in text
 
 

@@ -9,14 +9,16 @@ import signal
 import stat
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import made_runs
 import pytest
 
 from llmirage_client.measure.metrics import compute, time_slices
-from llmirage_client.measure.record import BranchStats, Exchange, Record, RequestError, RunResult
+from llmirage_client.measure.record import BranchStats, Exchange, Record, RequestError
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.output_files import HIDDEN, hide_in_command, hide_in_options, hide_in_text
 from llmirage_client.report.records_file import RecordWriter, RunClock
@@ -50,19 +52,7 @@ def failed(number: int = 0, error: RequestError | None = None) -> Record:
     return finished(number, exchange=exchange, agent_depth=0, parent_correlation_id=None)
 
 
-def run(records: list[Record], **changes: Any) -> RunResult:
-    values: dict[str, Any] = {
-        "records": records,
-        "branch_stats": None,
-        "start_s": 99.0,
-        "end_s": 109.0,
-        "start_unix_s": START_UNIX_S,
-        "model": "m",
-        "url": "http://localhost:8000/v1",
-        "workload_format": "dag_jsonl",
-        "workload_path": "w.jsonl",
-    }
-    return RunResult(**(values | changes))
+run = partial(made_runs.run, start_s=99.0, end_s=109.0, start_unix_s=START_UNIX_S, options={})
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -102,21 +92,10 @@ def test_the_summary_has_aiperfs_structure(tmp_path: Path) -> None:
     assert content["llmirage"]["by_agent_depth"][1]["usage_prompt_cache_read_pct"] == {"unit": "%", "avg": 40.0}
 
 
-def test_branch_stats_are_the_eight_counters_and_only_of_a_run_that_branches(tmp_path: Path) -> None:
-    write_artifacts(run([finished()], branch_stats=BranchStats(children_spawned=6, children_completed=5)), tmp_path)
-    assert summary(tmp_path)["branch_stats"] == {
-        "children_spawned": 6,
-        "children_completed": 5,
-        "children_errored": 0,
-        "children_truncated": 0,
-        "parents_suspended": 0,
-        "parents_resumed": 0,
-        "parents_failed_due_to_child_error": 0,
-        "joins_suppressed": 0,
-        "children_delayed": 0,
-        "graphs_admitted": 0,
-        "graphs_completed_to_end": 0,
-    }
+def test_branch_stats_are_the_counters_of_a_run_that_branches(tmp_path: Path) -> None:
+    stats = BranchStats(children_spawned=6, children_completed=5)
+    write_artifacts(run([finished()], branch_stats=stats), tmp_path)
+    assert summary(tmp_path)["branch_stats"] == asdict(stats)
     write_artifacts(run([finished()]), tmp_path)
     assert "branch_stats" not in summary(tmp_path)
 
@@ -272,11 +251,17 @@ class TestRecordWriter:
 
     def test_a_client_that_is_killed_leaves_every_finished_request(self, tmp_path: Path) -> None:
         program = (
-            "import os, signal, sys; sys.path.insert(0, sys.argv[1]); from test_files import *\n"
-            "writer = RecordWriter(Path(sys.argv[2]), RunClock(99.0, START_UNIX_S))\n"
+            "import os, signal, sys; sys.path[:0] = sys.argv[2:]; from test_files import *\n"
+            "writer = RecordWriter(Path(sys.argv[1]), RunClock(99.0, START_UNIX_S))\n"
             "[writer.write(finished(n)) for n in range(3)]; os.kill(os.getpid(), signal.SIGKILL)"
         )
-        words = [sys.executable, "-c", program, str(Path(__file__).parent), str(tmp_path)]
+        words = [
+            sys.executable,
+            "-c",
+            program,
+            str(tmp_path),
+            *(str(Path(file).parent) for file in (__file__, made_runs.__file__)),
+        ]
         assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
         assert [line["metadata"]["session_num"] for line in lines(tmp_path)] == [0, 1, 2]
 

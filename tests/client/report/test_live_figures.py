@@ -4,7 +4,6 @@ import io
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pytest
 from terminals import Clock, drawn, screen, terminal
@@ -14,12 +13,6 @@ from llmirage_client.operations.simulate import SimulateSettings, simulate
 from llmirage_client.report.progress import LiveFigures, Progress, sparkline
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.token_rows import TokenRow
-
-
-@dataclass
-class Over:
-    start_s: float
-    token_s: list[float] = field(default_factory=list)
 
 
 class Tty(io.StringIO):
@@ -46,7 +39,7 @@ def test_rates_are_those_of_the_last_seconds_and_latencies_of_all_requests() -> 
     figures = LiveFigures()
     for second in range(20):
         for _ in range(10 if second >= 15 else 2):
-            figures.see(Over(0.0, [0.1 + n * 0.01 for n in range(11)]), 11)
+            figures.see(Exchange(0.0, token_s=[0.1 + n * 0.01 for n in range(11)]), 11)
         first = figures.lines(second + 1.0, sparks=True)
     assert first[0].startswith("10.0 requests/s, 110 output tok/s  ")
     assert first[0].endswith("▃" * 15 + "█" * 5) or first[0].endswith("▂" * 15 + "█" * 5)
@@ -57,7 +50,7 @@ def test_rates_are_those_of_the_last_seconds_and_latencies_of_all_requests() -> 
 def test_a_cluster_that_runs_faster_has_its_own_seconds() -> None:
     figures = LiveFigures(10.0, slot_s=10.0)
     for _ in range(20):
-        figures.see(Over(0.0, [0.01, 0.02]), 2)
+        figures.see(Exchange(0.0, token_s=[0.01, 0.02]), 2)
     rates, latencies = figures.lines(10.0, sparks=True)
     assert rates == "2.0 requests/s, 4 output tok/s"
     assert float(latencies.split()[2].rstrip(",")) == pytest.approx(100, rel=0.02)
@@ -65,7 +58,7 @@ def test_a_cluster_that_runs_faster_has_its_own_seconds() -> None:
 
 def test_a_long_pause_costs_nothing_and_empties_the_sparkline() -> None:
     figures = LiveFigures()
-    figures.see(Over(0.0, [0.1]), 1)
+    figures.see(Exchange(0.0, token_s=[0.1]), 1)
     [rates, _] = figures.lines(1e9, sparks=True)
     assert rates == "0.0 requests/s, 0 output tok/s  " + "▁" * 20
 

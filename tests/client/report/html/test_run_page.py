@@ -64,20 +64,15 @@ def test_runs_of_different_systems_are_not_joined_into_a_curve(other: dict[str, 
     assert load_of([view_run(one, "a"), view_run(two, "b")]) is None
 
 
-def test_runs_of_one_load_are_told_apart_as_compare_does() -> None:
+def test_runs_of_one_load_have_no_curves_and_are_told_apart_as_compare_does() -> None:
     one, two = run(many(12, 4)), run(many(12, 4, seed=1))
+    assert load_of([view_run(one, "a"), view_run(two, "b")]) is None
     said = Document(run_page([("a", one), ("b", two)])).text
+    assert "Against load" not in said
+    assert "Figures" in said
     for difference in compare(one, two).differences:
         assert " ".join(" ".join(difference_cells(difference)).split()) in " ".join(said.split())
     assert "Differences" not in Document(sweep("concurrency", (1, 2, 4))).text
-
-
-def test_runs_of_the_same_load_are_compared_without_curves() -> None:
-    same = run(many(12, 4))
-    assert load_of([view_run(same, "a"), view_run(same, "b")]) is None
-    page = run_page([("a", same), ("b", same)])
-    assert "Against load" not in Document(page).text
-    assert "Figures" in Document(page).text
 
 
 def test_the_table_has_a_row_for_each_run_and_no_figure_that_is_not_known() -> None:
