@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, TOTALS, WHOLE_RUN
 from llmirage_client.measure.metrics import Metrics, compute
-from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
+from llmirage_client.measure.record import USAGE_TAGS, Exchange, Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_of, request_metrics
 
 
@@ -98,6 +95,8 @@ def test_the_phases_of_the_http_exchange_by_hand() -> None:
 
 def test_the_gaps_between_chunks_are_all_of_them() -> None:
     assert chunk_gaps_of(record(10.0, STREAM)).tolist() == [250.0, 250.0, 500.0]
+    assert chunk_gaps_of(record(10.0, STREAM, cancelled=True)).size == 0
+    assert chunk_gaps_of(record(10.0, (12.0,), streamed=False)).size == 0
 
 
 def test_latency_ends_with_the_last_content_and_not_with_the_end_of_the_stream() -> None:
@@ -107,87 +106,77 @@ def test_latency_ends_with_the_last_content_and_not_with_the_end_of_the_stream()
     assert found["full_response_output_token_throughput_per_user"] == 1.0
 
 
-def test_a_reply_in_one_piece_has_no_streaming_metrics() -> None:
-    metrics = request_metrics(record(10.0, (12.0,), streamed=False, usage=usage(100, 5)))
-    assert metrics["request_latency"] == 2000.0
-    assert metrics["e2e_output_token_throughput"] == 2.5
-    assert not metrics.keys() & {
-        "time_to_first_token",
-        "time_to_second_token",
-        "time_to_first_output_token",
-        "inter_token_latency",
-        "output_token_throughput_per_user",
-        "prefill_throughput_per_user",
-    }
-    assert chunk_gaps_of(record(10.0, (12.0,), streamed=False)).size == 0
-
-
-def test_without_usage_tokens_are_the_chunks_and_the_prompt_is_what_the_workload_said() -> None:
-    metrics = request_metrics(record(10.0, STREAM, input_tokens=64))
-    assert metrics["output_sequence_length"] == 4
-    assert metrics["inter_token_latency"] == pytest.approx(1000 / 3)
-    assert metrics["input_sequence_length"] == 64
-    assert not [tag for tag in metrics if tag.startswith("usage_")]
-
-
-def test_usage_of_the_server_wins_over_the_clients_count() -> None:
-    assert request_metrics(record(10.0, STREAM, usage=usage(100, 5), input_tokens=64))["input_sequence_length"] == 100
-
-
-def test_an_unstreamed_reply_without_usage_has_an_unknown_length() -> None:
-    metrics = request_metrics(record(10.0, (12.0,), streamed=False))
-    assert set(metrics) == {"request_latency"}
-
-
-def test_one_token_has_no_time_per_further_token() -> None:
-    metrics = request_metrics(record(10.0, (10.5,), usage=usage(100, 1)))
-    assert metrics["time_to_first_token"] == metrics["request_latency"] == 500.0
-    assert "inter_token_latency" not in metrics
-    assert "time_to_second_token" not in metrics
-
-
-def test_many_tokens_in_one_chunk_do_not_look_infinitely_fast() -> None:
-    metrics = request_metrics(record(10.0, (10.5,), usage=usage(100, 50)))
-    assert "inter_token_latency" not in metrics
-    assert "output_token_throughput_per_user" not in metrics
-
-
-def test_chunks_that_arrive_together_have_a_zero_gap_and_no_rate() -> None:
-    metrics = request_metrics(record(10.0, (10.5, 10.5), usage=usage(100, 2)))
-    assert metrics["inter_token_latency"] == 0.0
-    assert "output_token_throughput_per_user" not in metrics
-
-
-def test_a_reply_without_content_has_no_latency() -> None:
-    assert set(request_metrics(record(10.0, (), usage=usage(100, 0)))) == {
-        "input_sequence_length",
-        "output_sequence_length",
-        "output_token_count",
-        "usage_prompt_tokens",
-        "usage_completion_tokens",
-        "usage_total_tokens",
-    }
-
-
-def test_failed_and_cancelled_requests_have_no_metrics() -> None:
-    error = RequestError(500, "server_error", "boom")
-    assert request_metrics(record(10.0, STREAM, usage=usage(1, 2), error=error)) == {}
-    assert request_metrics(record(10.0, STREAM, usage=usage(1, 2), cancelled=True)) == {}
-    assert chunk_gaps_of(record(10.0, STREAM, cancelled=True)).size == 0
+STREAMING = {
+    "time_to_first_token", "time_to_second_token", "time_to_first_output_token", "inter_token_latency",
+    "output_token_throughput_per_user", "prefill_throughput_per_user",
+}  # fmt: skip
+PER_FURTHER_TOKEN = {"inter_token_latency", "output_token_throughput_per_user"}
 
 
 @pytest.mark.parametrize(
-    "odd",
+    ("one", "values", "absent"),
     [
-        {"prompt_tokens": None},
-        {"prompt_tokens": "12"},
-        {"prompt_tokens": True},
-        {"prompt_tokens": -1},
-        {"prompt_tokens": 1.5},
+        pytest.param(
+            record(10.0, (12.0,), streamed=False, usage=usage(100, 5)),
+            {"request_latency": 2000.0, "e2e_output_token_throughput": 2.5},
+            STREAMING,
+            id="a reply in one piece",
+        ),
+        pytest.param(
+            record(10.0, STREAM, input_tokens=64),
+            {"output_sequence_length": 4, "inter_token_latency": 1000 / 3, "input_sequence_length": 64},
+            set(USAGE_TAGS),
+            id="without usage: the chunks, and what the workload said",
+        ),
+        pytest.param(
+            record(10.0, STREAM, usage=usage(100, 5), input_tokens=64),
+            {"input_sequence_length": 100},
+            set(),
+            id="usage wins over the client's count",
+        ),
+        pytest.param(
+            record(10.0, (10.5,), usage=usage(100, 1)),
+            {"time_to_first_token": 500.0, "request_latency": 500.0},
+            {"inter_token_latency", "time_to_second_token"},
+            id="one token",
+        ),
+        pytest.param(record(10.0, (10.5,), usage=usage(100, 50)), {}, PER_FURTHER_TOKEN, id="many tokens in one chunk"),
+        pytest.param(
+            record(10.0, (10.5, 10.5), usage=usage(100, 2)),
+            {"inter_token_latency": 0.0},
+            {"output_token_throughput_per_user"},
+            id="chunks that arrive together",
+        ),
     ],
 )
-def test_a_count_that_is_no_count_is_not_believed(odd: dict[str, Any]) -> None:
-    assert "usage_prompt_tokens" not in request_metrics(record(10.0, STREAM, usage=odd))
+def test_a_metric_without_a_basis_is_left_out(one: Record, values: dict[str, float], absent: set[str]) -> None:
+    metrics = request_metrics(one)
+    assert {tag: metrics[tag] for tag in values} == pytest.approx(values)
+    assert not metrics.keys() & absent
+
+
+@pytest.mark.parametrize(
+    ("one", "tags"),
+    [
+        (record(10.0, (12.0,), streamed=False), {"request_latency"}),  # of unknown length
+        (
+            record(10.0, (), usage=usage(100, 0)),
+            {
+                "input_sequence_length", "output_sequence_length", "output_token_count", "usage_prompt_tokens",
+                "usage_completion_tokens", "usage_total_tokens",
+            },
+        ),
+        (record(10.0, STREAM, usage=usage(1, 2), error=RequestError(500, "server_error", "boom")), set()),
+        (record(10.0, STREAM, usage=usage(1, 2), cancelled=True), set()),
+    ],
+)  # fmt: skip
+def test_a_request_has_these_metrics_only(one: Record, tags: set[str]) -> None:
+    assert set(request_metrics(one)) == tags
+
+
+@pytest.mark.parametrize("odd", [None, "12", True, -1, 1.5])
+def test_a_count_that_is_no_count_is_not_believed(odd: object) -> None:
+    assert "usage_prompt_tokens" not in request_metrics(record(10.0, STREAM, usage={"prompt_tokens": odd}))
 
 
 def test_cached_tokens_are_read_the_way_openai_and_anthropic_write_them() -> None:
@@ -306,18 +295,6 @@ def test_errors_are_grouped_by_code_type_and_message_most_frequent_first() -> No
     groups = measured(*(record(error=e) for e in errors)).errors
     assert (groups[0].error.message, groups[0].count) == ("y", 2)
     assert {(g.error.code, g.error.message, g.count) for g in groups[1:]} == {(500, "x", 1), (None, "y", 1)}
-
-
-@given(st.lists(st.lists(st.integers(0, 1000), max_size=6), max_size=12))
-def test_the_runs_gaps_are_those_of_its_requests(offsets_ms: list[list[int]]) -> None:
-    records = [record(1.0, tuple(1.0 + ms / 1000 for ms in sorted(offsets))) for offsets in offsets_ms]
-    every = np.concatenate([chunk_gaps_of(r) for r in records]) if records else np.empty(0)
-    summary = measured(*records).per_request.get("inter_chunk_latency")
-    assert (summary is None) == (every.size == 0)
-    if summary is not None:
-        assert summary.count == every.size
-        assert summary.sum == pytest.approx(every.sum(), abs=1e-6)
-        assert summary.max == pytest.approx(every.max(), abs=1e-6)
 
 
 def test_every_metric_that_is_computed_is_in_the_catalogue() -> None:
