@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -218,45 +218,41 @@ def _asked(view: RunView) -> tuple[object, ...]:
 
 
 def against_load(views: Sequence[RunView], load: VariedLoad | None, objectives: Sequence[Objective] = ()) -> Section:
-    """Return curves over what was varied, with the limits of the objectives; empty without a load that differs."""
+    """Return curves over what was varied, with the limits of the objectives; empty without a load that differs.
+
+    views: by that load.
+    """
     if load is None:
         return Section("Against load", [])
     x = Axis(load.title, load.unit, log=min(load.values) > 0 and max(load.values) >= _DOUBLINGS * min(load.values))
-    order = np.argsort(load.values, kind="stable")
-    at = np.array(load.values)[order]
-    names = [views[i].name for i in order]
 
-    def curve(title: str, unit: str, tag: str, lines: Sequence[tuple[str, Callable[[RunView], float | None]]]) -> str:
+    def curve(title: str, unit: str, tag: str, lines: Sequence[str]) -> str:
+        """Draw statistics of a metric of requests, or a metric of the whole run as the only line."""
         series = []
-        for name, value_of in lines:
-            found = [value_of(views[i]) for i in order]
-            values = [np.nan if v is None else v for v in found]
-            tips = [f"{run}\n{name}: {number(v)} {unit}" for run, v in zip(names, values, strict=True)]
-            series.append(Series(name, at, values, "points", tips=tips))
+        for name in lines:
+            values = [
+                getattr(v.metrics.per_request[tag], name)
+                if tag in v.metrics.per_request
+                else v.metrics.whole_run.get(tag, np.nan)
+                for v in views
+            ]
+            tips = [f"{v.name}\n{name}: {number(value)} {unit}" for v, value in zip(views, values, strict=True)]
+            series.append(Series(name, load.values, values, "points", tips=tips))
         if not any(np.isfinite(s.y).any() for s in series):
             return ""
         limits = [Mark(o.limit, o.text) for o in objectives if o.metric.tag == tag]
         return figure(line(series, title=title, x=x, y=Axis("", unit, log=None), marks=limits))
 
-    def whole(tag: str) -> Callable[[RunView], float | None]:
-        return lambda v: v.metrics.whole_run.get(tag)
-
-    def percentile(tag: str, name: str) -> Callable[[RunView], float | None]:
-        return lambda v: getattr(v.metrics.per_request[tag], name) if tag in v.metrics.per_request else None
-
     curves = [
-        curve(title, unit, tag, [(name, whole(tag))])
-        for title, unit, tag, name in (
-            ("Output tokens per second", "tokens/s", "output_token_throughput", "output tokens"),
-            ("Requests per second", "requests/s", "request_throughput", "requests"),
-        )
+        curve("Output tokens per second", "tokens/s", "output_token_throughput", ["output tokens"]),
+        curve("Requests per second", "requests/s", "request_throughput", ["requests"]),
+        *(
+            curve(title, "ms", tag, _statistics(objectives, tag))
+            for tag, title, _ in LATENCIES
+            if tag != "inter_chunk_latency"
+        ),
+        _user_against_cluster(views),
     ]
-    curves += [
-        curve(title, "ms", tag, [(p, percentile(tag, p)) for p in _statistics(objectives, tag)])
-        for tag, title, _ in LATENCIES
-        if tag != "inter_chunk_latency"
-    ]
-    curves.append(_user_against_cluster(views))
     return Section("Against load", [charts(*curves, size="half")], "Each point is a run; point at it for its name.")
 
 
