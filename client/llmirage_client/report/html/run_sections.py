@@ -150,21 +150,18 @@ def dependence(view: RunView) -> Section:
     figures = []
     isl, osl = view.value("input_sequence_length"), view.value("output_sequence_length")
     if view.has("time_to_first_token") and np.isfinite(isl).any():
-        share = view.cached_share
-        ttft, y = view.value("time_to_first_token"), Axis("TTFT", "ms", log=None)
-        title = "TTFT against input tokens"
-        series = [Series("requests", isl, ttft, "dots", 0)]
+        share, title = view.cached_share, "TTFT against input tokens"
         if np.isfinite(share).any():
-            new = isl * (1 - np.nan_to_num(share))
-            series = [Series("requests", new, ttft, "dots", 0)]
-            title = "TTFT against input tokens that were not cached"
-        figures.append(figure(line(series, title=title, x=Axis("Tokens", log=None), y=y), _drawn(ttft)))
+            isl, title = isl * (1 - np.nan_to_num(share)), f"{title} that were not cached"
+        figures.append(_against_tokens(title, isl, "TTFT", view.value("time_to_first_token")))
     if view.has("request_latency") and np.isfinite(osl).any():
-        series = [Series("requests", osl, view.value("request_latency"), "dots", 0)]
-        y = Axis("Latency", "ms", log=None)
-        chart = line(series, title="Latency against output tokens", x=Axis("Tokens", log=None), y=y)
-        figures.append(figure(chart, _drawn(view.value("request_latency"))))
+        figures.append(_against_tokens("Latency against output tokens", osl, "Latency", view.value("request_latency")))
     return Section("What it depends on", [charts(*figures, size="half")], short="Dependence")
+
+
+def _against_tokens(title: str, tokens: Floats, name: str, values_ms: Floats) -> str:
+    series, x, y = [Series("requests", tokens, values_ms, "dots", 0)], Axis("Tokens", log=None), Axis(name, "ms", log=None)
+    return figure(line(series, title=title, x=x, y=y), _drawn(values_ms))
 
 
 def groups(view: RunView) -> Section:
