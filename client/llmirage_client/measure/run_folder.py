@@ -114,24 +114,24 @@ def _take_measured(record: Record, metrics: Mapping[str, Any], own: Mapping[str,
         record.input_tokens = _whole(_value(metrics, "input_sequence_length"))
     if record.output_tokens is None and (not own or "usage_completion_tokens" not in counts):
         record.output_tokens = _whole(_value(metrics, "output_sequence_length"))
-    first_ms, latency_ms = _ms(metrics, "time_to_first_token"), _ms(metrics, "request_latency")
-    output_ms, waiting_ms = _ms(metrics, "time_to_first_output_token"), _ms(metrics, "http_req_waiting")
-    if waiting_ms is not None:
-        exchange.body_s = exchange.start_s + waiting_ms / (1e3 * speed)
-    if output_ms is not None:
-        exchange.first_output_s = exchange.start_s + output_ms / (1e3 * speed)
-    if first_ms is None:
-        exchange.token_s = [] if latency_ms is None else [exchange.start_s + latency_ms / (1e3 * speed)]
+
+    def reached_s(tag: str) -> float | None:
+        """Return the moment that a metric is the time until, since the start of the request."""
+        ms = _ms(metrics, tag)
+        return None if ms is None else exchange.start_s + ms / (1e3 * speed)
+
+    exchange.body_s = reached_s("http_req_waiting")
+    exchange.first_output_s = reached_s("time_to_first_output_token")
+    first_s, last_s = reached_s("time_to_first_token"), reached_s("request_latency")
+    if first_s is None:
+        exchange.token_s = [] if last_s is None else [last_s]
         return
     gaps = _value(metrics, "inter_chunk_latency")
     factor = _IN_MS.get(_unit(metrics, "inter_chunk_latency"), 1.0) / (1e3 * speed)
-    first_s = exchange.start_s + first_ms / (1e3 * speed)
+    exchange.token_s = [first_s]
     if isinstance(gaps, list):
         exchange.token_s = list(accumulate([gap * factor for gap in gaps], initial=first_s))
-    else:
-        exchange.token_s = [first_s]
-    if latency_ms is not None:
-        last_s = exchange.start_s + latency_ms / (1e3 * speed)
+    if last_s is not None:
         if len(exchange.token_s) > 1:
             exchange.token_s[-1] = last_s  # free of the roundings of all gaps
         elif last_s > first_s:
