@@ -230,7 +230,7 @@ class SearchAnswer:
             known = "no load is" if self.best is None else f"{what} {self.best:g}{unit} is the highest"
             return f"The search was interrupted. So far {known} known to meet {self.slo}."
         between = [load for load in self.open if load > (self.best or 0) and load < (self.worst or math.inf)]
-        if between and not self.interrupted:
+        if between:
             met = "no load" if self.best is None else f"{what} {self.best:g}{unit}"
             missed = "no load tried" if self.worst is None else f"{self.worst:g}{unit}"
             too_close = " and ".join(f"{load:g}" for load in between)

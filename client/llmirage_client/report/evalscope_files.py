@@ -6,6 +6,7 @@ Times are in seconds of cluster time but for the columns that say ms. docs/artif
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -114,16 +115,7 @@ def _workload_throughput(line: Timeline, cached_by: str) -> dict[str, Any]:
         "last_window_s": LAST_WINDOW_S,
         "warmup_frac": WARM_UP_FRACTION,
         "cached_tokens_counted_by": cached_by,
-        "rows": [
-            {
-                "metric": name,
-                "overall": rates[key].overall,
-                "last_window": rates[key].last_window,
-                "steady_state": rates[key].steady_state,
-            }
-            for key, name in _RATE_NAMES.items()
-            if key in rates
-        ],
+        "rows": [{"metric": name, **asdict(rates[key])} for key, name in _RATE_NAMES.items() if key in rates],
     }
 
 
