@@ -137,6 +137,11 @@ class _RepeatedStart:
     between: int
     cached: int | None
 
+    @property
+    def found(self) -> int:
+        """The repeated tokens that were in the cache."""
+        return min(self.cached or 0, self.tokens)
+
 
 def cache_verdict(sent: Iterable[tuple[Record, Mapping[str, Any]]], counters: int | None) -> CacheVerdict:
     """Judge the prefix cache of a run's endpoint.
@@ -151,7 +156,7 @@ def cache_verdict(sent: Iterable[tuple[Record, Mapping[str, Any]]], counters: in
     if not judged:
         return CacheVerdict("nothing to judge", 0, 0, None, None)
     told = [one for one in judged if one.cached is not None]
-    cached = sum(min(one.cached or 0, one.tokens) for one in told)
+    cached = sum(one.found for one in told)
     if told and (cached or not counters) and (cached or large):
         possible = sum(one.tokens for one in told)
         told.sort(key=lambda one: one.between)
@@ -175,7 +180,7 @@ def _order(repeats: Sequence[_RepeatedStart]) -> float:
     router that scatters requests does not ask when a prompt was sent last: it is near a half.
     """
     between = np.array([one.between for one in repeats])
-    found = np.array([min(one.cached or 0, one.tokens) for one in repeats], dtype=np.float64)
+    found = np.array([one.found for one in repeats], dtype=np.float64)
     missed = np.array([one.tokens for one in repeats]) - found
     places = np.unique(between, return_inverse=True)[1]
     found_at, missed_at = np.bincount(places, found), np.bincount(places, missed)
@@ -185,7 +190,7 @@ def _order(repeats: Sequence[_RepeatedStart]) -> float:
 
 def _found_share(repeats: Sequence[_RepeatedStart]) -> float | None:
     possible = sum(one.tokens for one in repeats)
-    return sum(min(one.cached or 0, one.tokens) for one in repeats) / possible if possible else None
+    return sum(one.found for one in repeats) / possible if possible else None
 
 
 def _repeats(sent: Iterable[tuple[Record, Mapping[str, Any]]]) -> Iterator[_RepeatedStart]:
