@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from llmirage_client.measure.breakdowns import (
     CachedSource,
@@ -56,7 +55,7 @@ class Conversations:
 
     number: Ints
     turns: Ints
-    whole: np.typing.NDArray[np.bool_]
+    whole: Bools
     start_s: Floats
     latency_s: Floats
     first_turn_ttft_s: Floats
@@ -65,7 +64,7 @@ class Conversations:
     cache_hit: Floats
     eligible_cache_hit: Floats
 
-    def those(self, chosen: Ints | np.typing.NDArray[np.bool_]) -> Conversations:
+    def those(self, chosen: Ints | Bools) -> Conversations:
         """Return the conversations with these places, or where this is true."""
         return Conversations(*(getattr(self, name)[chosen] for name in Conversations.__slots__))
 
@@ -484,7 +483,7 @@ def time_slices(columns: Columns, slice_s: float, speed: float = 1.0, most: int 
     ]
 
 
-def _by_number(columns: Columns, number: npt.NDArray[np.int64], found: list[int]) -> Iterator[tuple[int, Columns]]:
+def _by_number(columns: Columns, number: Ints, found: list[int]) -> Iterator[tuple[int, Columns]]:
     """Yield each of the numbers found, in their order, with its rows; by halves, as every choice copies what it keeps."""
     if len(found) == 1:
         yield found[0], columns
