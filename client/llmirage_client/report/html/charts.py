@@ -210,9 +210,8 @@ def histogram(
     The marks of a single sample are drawn through both. most: the share of values that the axis reaches to, where the rest
     would take more room than they; None: all.
     """
-    finite = [np.asarray(s.values, dtype=np.float64) for s in samples]
-    kept = [(s.name, v, i + 1, s.marks) for i, (s, v) in enumerate(zip(samples, finite, strict=True))]
-    kept = [(name, np.sort(v[np.isfinite(v)]), (i - 1) % COLORS + 1, m) for name, v, i, m in kept if np.isfinite(v).any()]
+    sorted_values = [np.sort(v[np.isfinite(v)]) for v in (np.asarray(s.values, dtype=np.float64) for s in samples)]
+    kept = [(s.name, v, _color(i), s.marks) for i, (s, v) in enumerate(zip(samples, sorted_values, strict=True)) if v.size]
     if not kept:
         return _no_data(title)
     values, several = [v for _, v, *_ in kept], len(kept) > 1
