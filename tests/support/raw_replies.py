@@ -5,6 +5,10 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from llmirage_client.measure.record import Exchange
+from llmirage_client.targets.http import HttpTarget
+from llmirage_client.targets.target import Call
+
 MakeServer = Callable[..., Any]
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 STREAM_END = b"0\r\n\r\n"
@@ -42,3 +46,17 @@ def closing(*pieces: bytes, reset: bool = False) -> Any:
         writer.close()
 
     return answer
+
+
+def exchange_of(server: Any, call: Call, **options: Any) -> Exchange:
+    """Return what HttpTarget makes of one call to the server."""
+
+    async def main() -> Exchange:
+        async with server:
+            target = HttpTarget(server.url, **options)
+            try:
+                return await target.send(call)
+            finally:
+                await target.close()
+
+    return asyncio.run(main())

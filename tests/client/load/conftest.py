@@ -1,7 +1,7 @@
 """A target without a network: replies come from a function, at exact virtual times."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,8 @@ from llmirage_client.measure.record import Exchange, RequestError, RunResult
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.session import Branch, Session, Turn, Workload
 from llmirage_shared import virtual_time
+
+FORCED = RequestError(500, "http_error", "forced")
 
 
 @dataclass
@@ -28,11 +30,16 @@ class Sent:
 
 @dataclass
 class FakeTarget:
-    """Answers each call after `reply_s` seconds, or as long as the label says after "@"; fails where the label has FAIL."""
+    """Answers each call after `reply_s` seconds, or as long as the label says after "@".
+
+    answer: makes the message. fails: says whether a request fails, by its number from 1 and its label; error: how.
+    """
 
     reply_s: float = 1.0
+    answer: Callable[[Call], dict[str, Any] | None] | None = None
+    fails: Callable[[int, str], bool] = lambda _, label: "FAIL" in label
+    error: RequestError = FORCED
     sent: list[Sent] = field(default_factory=list)
-    answer: Callable[[Call], Mapping[str, Any]] | None = None
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -42,17 +49,18 @@ class FakeTarget:
         label = str(messages[-1]["content"])
         sent = Sent(call, label, self.now())
         self.sent.append(sent)
+        fails = self.fails(len(self.sent), label)
         exchange = Exchange(start_s=self.now(), streamed=call.stream)
         if call.on_sent is not None:
             call.on_sent()
         await asyncio.sleep(float(label.partition("@")[2] or self.reply_s))
         exchange.end_s = sent.end_s = self.now()
-        if "FAIL" in label:
-            exchange.error = RequestError(500, "http_error", "forced")
+        if fails:
+            exchange.error = self.error
         else:
             exchange.status = 200
             exchange.token_s = [exchange.end_s]
-            exchange.message = dict(self.answer(call)) if self.answer else {"role": "assistant", "content": f"re {label}"}
+            exchange.message = self.answer(call) if self.answer else {"role": "assistant", "content": f"re {label}"}
         return exchange
 
     async def close(self) -> None: ...

@@ -4,14 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llmirage_client.load.any_runner import WarmUpError
 from llmirage_client.load.options import LaneOptions
 from llmirage_client.load.plays import sampled_instant_s, streams_of
-from llmirage_client.measure.record import Exchange, RequestError
+from llmirage_client.measure.record import RequestError
 from llmirage_client.workload.registry import load
-from llmirage_client.workload.session import Workload
+from llmirage_client.workload.session import Session, Turn, Workload
 
 
 def call(t: float, blocks: list[int], api: float = 0.5, out: int = 4) -> dict[str, Any]:
@@ -59,10 +60,6 @@ def run_lanes(bench: Any) -> Any:
 def test_the_instant_is_that_of_the_harness() -> None:
     # AGENTX.md has these check values of uniform(0, 1)
     for seed, name, lane, share in ((7, "tr_a", 0, 0.1257386395067045), (42, "tr_a", 0, 0.7238572185799326)):
-        import numpy as np
-
-        from llmirage_client.workload.session import Session, Turn
-
         root = Session(name, (Turn(recorded_s=10.0), Turn(recorded_s=11.0)))
         found = sampled_instant_s(streams_of(Workload("", "", {name: root}, (name,)), root), 0.0, 1.0, seed, lane)
         assert np.isclose(found, 10.0 + share, atol=1e-9)
@@ -148,18 +145,8 @@ def test_the_cap_of_the_system_waits_for_all_and_that_of_a_tree_does_not(lanes: 
 
 
 def test_a_failed_root_of_the_warm_up_ends_the_run_and_a_child_does_not(lanes: Any, bench: Any, tmp_path: Path) -> None:
-    class Failing(bench.FakeTarget):  # type: ignore[name-defined,misc]
-        def __init__(self, number: int) -> None:
-            super().__init__(reply_s=0.5)
-            self.number = number
-
-        async def send(self, call: Any) -> Exchange:
-            exchange: Exchange = await super().send(call)
-            if len(self.sent) == self.number:
-                exchange.error = RequestError(500, "http_error", "forced")
-            return exchange
-
-    workload, root, child = traces(tmp_path, w=WITH_CHILD), Failing(1), Failing(2)
+    workload = traces(tmp_path, w=WITH_CHILD)
+    root, child = (bench.FakeTarget(0.5, fails=lambda number, _, fatal=fatal: number == fatal) for fatal in (1, 2))
     with pytest.raises(WarmUpError, match=r"1 root request failed.*conversation 'w': 500: forced"):
         lanes(workload, 9.0, root, start_min=0.45, start_max=0.45)
     assert len(root.sent) <= 2
@@ -168,24 +155,13 @@ def test_a_failed_root_of_the_warm_up_ends_the_run_and_a_child_does_not(lanes: A
 
 
 def test_an_overflow_ends_its_agent_and_releases_the_join(lanes: Any, bench: Any, tmp_path: Path) -> None:
-    class Short(bench.FakeTarget):  # type: ignore[name-defined,misc]
-        async def send(self, call: Any) -> Exchange:
-            exchange: Exchange = await super().send(call)
-            if len(exchange.message["content"]) and self.too_long(call):
-                exchange.error = RequestError(400, "http_error", "This model's maximum context length is 9 tokens")
-            return exchange
-
-        def too_long(self, call: Any) -> bool:
-            return len(call.body["messages"][-1]["content"].split()) > self.words
-
-        words = 10**9
-
     workload = traces(tmp_path, w=WITH_CHILD)
     plain, target = lanes(workload, 12.0)
     sizes = {(r.conversation_id, r.turn_index): len(s.label.split()) for r, s in zip(sorted(
         plain.records, key=lambda r: r.exchange.start_s), target.sent, strict=True)}  # fmt: skip
-    short = Short(reply_s=0.5)
-    short.words = sizes["w", 1] - 1  # the parent's second prompt and the child's third, of three blocks each
+    least = sizes["w", 1]  # the parent's second prompt and the child's third, of three blocks each
+    error = RequestError(400, "http_error", "This model's maximum context length is 9 tokens")
+    short = bench.FakeTarget(0.5, fails=lambda _, label: len(label.split()) >= least, error=error)
     result, _ = lanes(workload, 30.0, short, overflow=("maximum context",))
     assert {(r.conversation_id, r.turn_index) for r in result.records} == {("w", 0), ("w::sa:a", 0), ("w::sa:a", 1)}
     assert not any(r.exchange.error for r in result.records)
@@ -193,18 +169,12 @@ def test_an_overflow_ends_its_agent_and_releases_the_join(lanes: Any, bench: Any
 
 
 def test_too_many_failures_end_the_run_once_there_are_ten_requests(lanes: Any, bench: Any, tmp_path: Path) -> None:
-    class Flaky(bench.FakeTarget):  # type: ignore[name-defined,misc]
-        async def send(self, call: Any) -> Exchange:
-            exchange: Exchange = await super().send(call)
-            if len(self.sent) % self.every == 0:
-                exchange.error = RequestError(500, "http_error", "forced")
-            return exchange
-
-        every = 5
+    def flaky() -> Any:
+        return bench.FakeTarget(0.5, fails=lambda number, _: number % 5 == 0)
 
     workload = traces(tmp_path, one=LINEAR)
-    result, target = lanes(workload, 100.0, Flaky(reply_s=0.5), failed_request_threshold=0.1)
+    result, target = lanes(workload, 100.0, flaky(), failed_request_threshold=0.1)
     assert (result.cancelled, len(target.sent)) == (True, 10)
     assert result.cancel_reason == "2 of 10 requests failed: more than 10%"
-    patient, _ = lanes(workload, 100.0, Flaky(reply_s=0.5), failed_request_threshold=0.2)  # it has to be more than that
+    patient, _ = lanes(workload, 100.0, flaky(), failed_request_threshold=0.2)  # it has to be more than that
     assert not patient.cancelled

@@ -13,7 +13,6 @@ from workload_files import write
 from llmirage_client.cli import main
 from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.metrics import performance_of
-from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.submission import ReplayCounts, submission_of
 from llmirage_client.operations.workload import load_workload, resolved_scenario
 from llmirage_client.report.records_file import event_lines
@@ -278,13 +277,6 @@ def test_turns_count_that_are_issued_while_all_slots_have_work(bench: Any, tmp_p
     assert all_at_once["n_samples_issued"] == 3  # b is over at 1.25
     assert all_at_once["duration_ns"] == 1_000_000_000
 
-    class Failing(bench.FakeTarget):  # type: ignore[misc]
-        async def send(self, call: Any) -> Any:
-            exchange = await super().send(call)
-            if call.body["messages"][-1]["content"] == "a0":
-                exchange.error = RequestError(500, "http_error", "forced")
-            return exchange
-
     result, _ = bench.run(three, bench.FakeTarget(reply_s=1.0), concurrency=2)
     events = [json.loads(line) for line in event_lines(result)]
     since_ns = [event["timestamp_ns"] - events[0]["timestamp_ns"] for event in events]
@@ -299,6 +291,7 @@ def test_turns_count_that_are_issued_while_all_slots_have_work(bench: Any, tmp_p
     stop = kinds.index("session.stop_performance_tracking")
     assert since_ns[stop] == 2_500_000_000
 
-    lost = performance(three, Failing(reply_s=1.0), concurrency=2)  # a is over at 1.25, as b; c begins, and nothing is left
+    failing = bench.FakeTarget(fails=lambda _, label: label == "a0")
+    lost = performance(three, failing, concurrency=2)  # a is over at 1.25, as b; c begins, and nothing is left
     assert (lost["n_samples_issued"], lost["n_samples_failed"], lost["n_samples_unsent"]) == (3, 2, 1)
     assert lost["qps"] == pytest.approx(3 * lost["successful_qps"])

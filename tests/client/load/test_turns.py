@@ -7,7 +7,6 @@ import pytest
 from llmirage_client.load.history import Message, ToolResults, fit_results
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.turn_calls import SyntheticTurns
-from llmirage_client.targets.target import Call
 from llmirage_client.workload.format import skip
 from llmirage_client.workload.session import Branch, Session, SyntheticUser, Tenant, Turn
 from llmirage_shared.tokenizer_loader import embedded
@@ -45,13 +44,8 @@ def test_delays_count_also_on_the_first_turn(bench: Any, delays_s: Any, options:
 
 
 def test_a_reply_without_content_leaves_no_message_behind(bench: Any) -> None:
-    class Silent(bench.FakeTarget):  # type: ignore[misc]
-        async def send(self, call: Call) -> Any:
-            exchange = await super().send(call)
-            exchange.message = None
-            return exchange
-
-    _, target = bench.run(bench.workload(Session("s", (bench.turn("a"), bench.turn("b")))), Silent())
+    silent = bench.FakeTarget(answer=lambda _: None)
+    _, target = bench.run(bench.workload(Session("s", (bench.turn("a"), bench.turn("b")))), silent)
     assert target.histories()["b"] == ["a", "b"]
 
 

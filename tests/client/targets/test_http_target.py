@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from raw_replies import STREAM_END, STREAM_HEAD, MakeServer, chunk, closing, hanging, whole
+from raw_replies import STREAM_END, STREAM_HEAD, MakeServer, chunk, closing, exchange_of, hanging, whole
 
 from llmirage_client.measure.record import Exchange, absurd_count, usage_counts
 from llmirage_client.operations.preflight import probe
@@ -35,16 +35,7 @@ GOOD_STREAM = STREAM_HEAD + token("Hel") + token("lo") + token("", "stop") + DON
 
 def exchange_with(server: Any, empty_ok: bool = False, **options: Any) -> tuple[Exchange, Any]:
     """What HttpTarget makes of one call to the server, and the server."""
-
-    async def main() -> Exchange:
-        async with server:
-            target = HttpTarget(server.url, **options)
-            try:
-                return await target.send(Call("/chat/completions", BODY, empty_ok=empty_ok))
-            finally:
-                await target.close()
-
-    return asyncio.run(main()), server
+    return exchange_of(server, Call("/chat/completions", BODY, empty_ok=empty_ok), **options), server
 
 
 TRANSPORTS: dict[str, Callable[[], httpx.AsyncBaseTransport]] = {
@@ -110,12 +101,10 @@ def test_whether_a_reply_is_streamed_is_read_from_it_and_not_from_the_call(raw_s
     assert exchange.token_s == [exchange.first_output_s]
 
 
-async def test_headers_of_the_target_replace_those_of_a_call_and_json_is_asked_for(raw_server: MakeServer) -> None:
+def test_headers_of_the_target_replace_those_of_a_call_and_json_is_asked_for(raw_server: MakeServer) -> None:
     server = raw_server(GOOD_STREAM)
-    async with server:
-        target = HttpTarget(server.url, headers=[("X-A", "target")])
-        await target.send(Call("/completions", {"prompt": "\ud800é"}, {"x-a": "call", "x-b": "call"}, stream=False))
-        await target.close()
+    call = Call("/completions", {"prompt": "\ud800é"}, {"x-a": "call", "x-b": "call"}, stream=False)
+    exchange_of(server, call, headers=[("X-A", "target")])
     (request,) = server.requests
     assert [request.header(name) for name in ("x-a", "x-b", "accept")] == ["target", "call", "application/json"]
     assert request.head.lower().count("\r\nx-a:") == 1
@@ -304,14 +293,12 @@ async def test_cancelling_closes_the_connection(raw_server: MakeServer, transpor
     ("body", "headers"),
     [({"x": {1, 2}}, {}), ({"x": float("nan")}, {}), (BODY, {"X-A": "a\r\nB: b"}), (BODY, {"X-A": "é"})],
 )
-async def test_what_http_and_json_lack_is_reported_and_not_sent(
+def test_what_http_and_json_lack_is_reported_and_not_sent(
     raw_server: MakeServer, body: dict[str, Any], headers: dict[str, str], transport: Any
 ) -> None:
-    async with raw_server(GOOD_STREAM) as server:
-        target = HttpTarget(server.url, transport=transport())
-        assert error_of(await target.send(Call("/chat/completions", body, headers))) == (None, "invalid_request")
-        assert server.requests == []
-        await target.close()
+    server = raw_server(GOOD_STREAM)
+    exchange = exchange_of(server, Call("/chat/completions", body, headers), transport=transport())
+    assert (error_of(exchange), server.requests) == ((None, "invalid_request"), [])
 
 
 @pytest.mark.parametrize("header", [("a b", "x"), ("", "x"), ("X-A", "a\nb"), ("X-A", "é")])
@@ -451,15 +438,12 @@ def test_the_timeout_holds_while_the_reply_comes(raw_server: MakeServer) -> None
         (ResponsesReply, {"type": "response.completed", "response": {"status": "incomplete", "incomplete_details": [1]}}),
     ],
 )
-async def test_values_of_other_types_than_the_apis_are_an_error_of_that_request(
+def test_values_of_other_types_than_the_apis_are_an_error_of_that_request(
     raw_server: MakeServer, form: type[ReplyReader], reply: dict[str, Any]
 ) -> None:
     body = STREAM_HEAD + chunk(b"data: " + json.dumps(reply).encode() + b"\n\n") + STREAM_END
-    async with raw_server(body) as server:
-        target = HttpTarget(server.url)
-        exchange = await target.send(Call("/chat/completions", BODY, new_reply=form))
-        await target.close()
-        assert error_of(exchange)[1] in ("malformed_stream", "stream_ended_early", "empty_response")
+    exchange = exchange_of(raw_server(body), Call("/chat/completions", BODY, new_reply=form))
+    assert error_of(exchange)[1] in ("malformed_stream", "stream_ended_early", "empty_response")
 
 
 def test_headers_without_end_are_an_error_and_not_kept(raw_server: MakeServer) -> None:

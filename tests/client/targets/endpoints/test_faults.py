@@ -1,16 +1,14 @@
 """What goes wrong on the wire, over the APIs with events of their own."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from raw_replies import STREAM_END, STREAM_HEAD, chunk, closing, whole
+from raw_replies import STREAM_END, STREAM_HEAD, MakeServer, chunk, closing, exchange_of, whole
 
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.endpoints import EndpointName, endpoint_named
-from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.target import Call
 
 
@@ -34,21 +32,12 @@ APIS: list[EndpointName] = ["responses", "messages"]
 
 
 @pytest.fixture
-def exchange(raw_server: Callable[..., Any]) -> Callable[[EndpointName, bytes], Exchange]:
+def exchange(raw_server: MakeServer) -> Callable[[EndpointName, bytes], Exchange]:
     """What becomes of a reply of these bytes, after which the server hangs up."""
 
     def of(api: EndpointName, reply: bytes) -> Exchange:
-        async def main() -> Exchange:
-            endpoint = endpoint_named(api)
-            async with raw_server(closing(reply)) as server:
-                target = HttpTarget(server.url)
-                call = Call(endpoint.path, {}, new_reply=endpoint.new_reply, api=api)
-                try:
-                    return await target.send(call)
-                finally:
-                    await target.close()
-
-        return asyncio.run(main())
+        endpoint = endpoint_named(api)
+        return exchange_of(raw_server(closing(reply)), Call(endpoint.path, {}, new_reply=endpoint.new_reply, api=api))
 
     return of
 
