@@ -55,11 +55,10 @@ _FILES = ("model", "draft_model", "gpu", "engine", "tokenizer", "workload")  # s
 class Task:
     """runs: folder for the files of the whole run; None: none are written."""
 
-    number: int
     config: ClusterConfig
     load: dict[str, Any]
-    max_time_s: float | None
-    runs: str | None
+    max_time_s: float | None = None
+    runs: str | None = None
 
 
 def work(task: Task) -> dict[str, Any]:

@@ -115,15 +115,14 @@ def sweep(study: Study, folder: Path, settings: SweepSettings, on_point: OnPoint
         for point in missing:
             if point.refused:
                 keep(point, {"status": "refused", "reason": point.refused})
-        possible = [point for point in missing if point.config is not None]
+        possible = [(point, point.config) for point in missing if point.config is not None]
         tasks = [
-            Task(point.number, point.config, point.load, max_time_s, str(folder / run_folder(point)) if runs else None)
-            for point in possible
-            if point.config is not None
+            Task(config, point.load, max_time_s, str(folder / run_folder(point)) if runs else None)
+            for point, config in possible
         ]
         for index, result in executor.map(work, tasks):
             dead = {"status": "failed", "reason": str(result)}
-            keep(possible[index], dead if isinstance(result, WorkerDied) else result)
+            keep(possible[index][0], dead if isinstance(result, WorkerDied) else result)
     ordered = tuple(rows[point.number] for point in study.points)
     cpu_s = sum(row.cpu_s for row in ordered)
     return Sweep(study, ordered, reused, time.perf_counter() - begun_s, cpu_s)

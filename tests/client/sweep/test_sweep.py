@@ -322,7 +322,7 @@ def test_the_usual_folder_that_cannot_be_is_told_with_the_option(tmp_path: Path,
 def test_a_rate_that_was_not_sent_meets_no_objective() -> None:
     """1,000 requests of ten turns each: too few conversations for 20 turns/s, most of which wait for their think time."""
     load = {"isl": 500, "osl": 50, "turns": "10", "think_time": "30", "request_rate": 20.0, "requests": 1000}
-    task = Task(0, ClusterConfig(model="llama-3.1-8b", weights="bf16"), load | {"slo": "ttft_p99<10s"}, None, None)
+    task = Task(ClusterConfig(model="llama-3.1-8b", weights="bf16"), load | {"slo": "ttft_p99<10s"})
     row = work(task)
     assert row["figures"]["slo_met"] is False
     assert "of 20 turns/s were there to send" in row["figures"]["slo_missed"]
@@ -330,7 +330,7 @@ def test_a_rate_that_was_not_sent_meets_no_objective() -> None:
     assert row["figures"]["offered_per_s"] == 20.0
     assert row["figures"]["delivered_per_s"] < 5.0
     single = {key: load[key] for key in load if key not in ("turns", "think_time")} | {"slo": "ttft_p99<10s"}
-    assert work(Task(0, task.config, single, None, None))["figures"]["slo_met"] is True
+    assert work(Task(task.config, single))["figures"]["slo_met"] is True
 
 
 def test_offered_and_delivered_rates_stand_side_by_side(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_sessions_at_a_rate_are_measured_in_the_steady_state(tmp_path: Path) -> 
     load = "model: llama-3.1-8b\nweights: bf16\nisl: 500\nosl: 50\nturns: 10\nthink_time: 30\nrequests: 300\n"
     load += "slo: ttft_p99<90s\n"
     (light, heavy), [off] = (
-        [work(Task(0, point.config, point.load, None, None))["figures"] for point in study.points if point.config]
+        [work(Task(point.config, point.load))["figures"] for point in study.points if point.config]
         for study in (
             measured_steadily(study_of(tmp_path, load + "grid:\n  request_rate: [2, 20]\n")),
             measured_steadily(study_of(tmp_path, load + "request_rate: 2\nsteady_state: false\n")),
@@ -397,7 +397,7 @@ points:
   - {name: at once, concurrency_ramp_duration: 0}
 """
     gradual, at_once = (
-        work(Task(point.number, point.config, point.load, None, None))["figures"]["ttft_p99_ms"]
+        work(Task(point.config, point.load))["figures"]["ttft_p99_ms"]
         for point in study_of(tmp_path, text).points
         if point.config is not None
     )
