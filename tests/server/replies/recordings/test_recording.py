@@ -58,7 +58,6 @@ def test_a_file_reads_well() -> None:
 
 HEAD = "format: llmirage-recording/1\n"
 REQUEST = "request: {method: POST, path: /v1/x}\n"
-WELL = "response: {status: 200, headers: {}, text: a}"
 DEEP = "[" * 5_000 + "]" * 5_000
 
 
