@@ -29,10 +29,13 @@ class Api:
         self.app: LlmirageApp = create_app(ClusterConfig(**({"ttft_ms": 0.0, "itl_ms": 0.0} | settings)))
         self._runner = runner
 
+    def client(self) -> httpx.AsyncClient:
+        """A client for tests that have several requests under way."""
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
+
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            async with self.client() as client:
                 return await client.request(method, path, **options)
 
         return self._runner.run(send())

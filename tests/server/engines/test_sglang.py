@@ -146,8 +146,7 @@ def test_loads_tell_of_running_requests_and_of_prompts_that_wait(
     api = make_api(dialect="sglang", instances=1, max_num_seqs=1, ttft_ms=None, itl_ms=None)
 
     async def scenario() -> Any:
-        transport = httpx.ASGITransport(api.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with api.client() as client:
             body = {"input_ids": [5] * 100, "sampling_params": {"max_new_tokens": 500, "ignore_eos": True}}
             under_way = [asyncio.ensure_future(client.post("/generate", json=body | {"rid": rid})) for rid in "abc"]
             for _ in range(500):
@@ -201,8 +200,7 @@ def test_an_aborted_request_keeps_what_it_has(make_api: Callable[..., Any], runn
     api = make_api(itl_ms=100_000.0)
 
     async def scenario() -> tuple[Any, Any]:
-        transport = httpx.ASGITransport(api.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with api.client() as client:
             waiting = await in_progress(client, R1 | {"stream": stream})
             await asyncio.sleep(0.02)
             busy = await client.post("/flush_cache")
@@ -226,8 +224,7 @@ def test_a_rid_is_that_of_one_request_until_it_ends(
     api = make_api(itl_ms=100_000.0)
 
     async def scenario() -> list[Any]:
-        transport = httpx.ASGITransport(api.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with api.client() as client:
             waiting = await in_progress(client, R1 | {"stream": stream})
             again = [await client.post("/generate", json=R1 | {"stream": other}) for other in (False, True)]
             await client.post("/abort_request", json={"rid": "r1"})

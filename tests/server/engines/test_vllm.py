@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
@@ -71,8 +70,7 @@ def test_load_counts_what_is_under_way_and_sleep_ends_it(make_api: Callable[...,
     api = make_api(ttft_ms=60_000.0)
 
     async def scenario() -> tuple[Any, Any, Any]:
-        transport = httpx.ASGITransport(api.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with api.client() as client:
             body = json.dumps({"model": MODEL, "prompt": "Hello"})
             waiting = asyncio.ensure_future(client.post("/v1/completions", content=body))
             while not (busy := (await client.get("/load")).json())["server_load"]:

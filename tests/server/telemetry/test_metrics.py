@@ -101,8 +101,7 @@ def test_a_running_request_shows_and_a_left_one_is_an_abort(make_api: Callable[.
     api = make_api(itl_ms=100_000.0)
 
     async def scenario() -> str:
-        transport = httpx.ASGITransport(api.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with api.client() as client:
             body = json.dumps({"model": MODEL, "prompt": "Hello", "max_tokens": 9})
             waiting = asyncio.ensure_future(client.post("/v1/completions", content=body))
             while not (await client.get("/load")).json()["server_load"]:
@@ -131,7 +130,7 @@ def test_a_gateway_refuses_or_queues_and_tells_how_many(make_api: Callable[..., 
     api = make_api(gateway_queue=True, instances=1, ttft_ms=None, itl_ms=None, speed=0.01, **settings)
 
     async def scenario() -> tuple[httpx.Response, str]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(api.app), base_url="http://test") as client:
+        async with api.client() as client:
             body = {"model": MODEL, "prompt": "Hello", "max_tokens": 900, "ignore_eos": True}
 
             def ask(objective: str) -> Any:
@@ -169,7 +168,7 @@ def test_a_stream_begins_when_the_gateway_lets_it_through(make_api: Callable[...
     api = make_api(gateway_queue=True, instances=1, ttft_ms=None, itl_ms=None, **settings)
 
     async def scenario() -> list[httpx.Response]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(api.app), base_url="http://test") as client:
+        async with api.client() as client:
             body = {"model": MODEL, "prompt": "Hi", "max_tokens": 900, "ignore_eos": True, "stream": True}
             return await asyncio.gather(*[client.post("/v1/completions", json=body) for _ in range(4)])
 
@@ -267,8 +266,7 @@ def test_sglangs_throughput_is_that_of_what_is_under_way(make_api: Callable[...,
     api = make_api(dialect="sglang", itl_ms=50.0)
 
     async def scenario() -> tuple[str, float]:
-        transport = httpx.ASGITransport(api.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with api.client() as client:
             body = json.dumps({"model": MODEL, "prompt": "Hello", "max_tokens": 900})
             waiting = asyncio.ensure_future(client.post("/v1/completions", content=body))
             while sum([request.produced for request in api.app.service.responses.requests()]) < 4:
