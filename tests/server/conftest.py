@@ -33,6 +33,11 @@ class Api:
         """A client for tests that have several requests under way."""
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
 
+    async def until_produced(self, tokens: int) -> None:
+        """Wait until the requests under way have produced this many tokens."""
+        while sum(request.produced for request in self.app.service.responses.requests()) < tokens:
+            await asyncio.sleep(0.001)
+
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:
             async with self.client() as client:

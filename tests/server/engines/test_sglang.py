@@ -202,7 +202,7 @@ def test_an_aborted_request_keeps_what_it_has(make_api: Callable[..., Any], runn
     async def scenario() -> tuple[Any, Any]:
         async with api.client() as client:
             waiting = await in_progress(client, R1 | {"stream": stream})
-            await asyncio.sleep(0.02)
+            await api.until_produced(1)
             busy = await client.post("/flush_cache")
             await client.post("/abort_request", json={"rid": "r1"})
             return busy, await waiting

@@ -104,9 +104,7 @@ def test_a_running_request_shows_and_a_left_one_is_an_abort(make_api: Callable[.
         async with api.client() as client:
             body = json.dumps({"model": MODEL, "prompt": "Hello", "max_tokens": 9})
             waiting = asyncio.ensure_future(client.post("/v1/completions", content=body))
-            while not (await client.get("/load")).json()["server_load"]:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.02)
+            await api.until_produced(1)
             text = (await client.get("/metrics")).text
             await client.post("/sleep")
             await waiting
@@ -269,8 +267,7 @@ def test_sglangs_throughput_is_that_of_what_is_under_way(make_api: Callable[...,
         async with api.client() as client:
             body = json.dumps({"model": MODEL, "prompt": "Hello", "max_tokens": 900})
             waiting = asyncio.ensure_future(client.post("/v1/completions", content=body))
-            while sum([request.produced for request in api.app.service.responses.requests()]) < 4:
-                await asyncio.sleep(0.01)
+            await api.until_produced(4)
             text = (await client.get("/metrics")).text
             await client.post("/sleep")
             await waiting
