@@ -5,18 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from column_records import record
 
-from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
+from llmirage_client.measure.record import Record, RequestError, RunResult
 from llmirage_client.report.files import write_artifacts
-
-
-def record(conversation: str, turn: int, start_s: float, first_s: float, last_s: float, end_s: float, *usage: int) -> Record:
-    """usage: prompt, completion and, if the server counts them, cached tokens."""
-    counts: dict[str, Any] = {"prompt_tokens": usage[0], "completion_tokens": usage[1]}
-    if len(usage) > 2:
-        counts["prompt_tokens_details"] = {"cached_tokens": usage[2]}
-    exchange = Exchange(start_s, None, end_s, [first_s, last_s], first_s, 200, True, usage=counts)
-    return Record(0, "c", turn, "r", conversation, conversation, None, 0, start_s, exchange)
 
 
 def written(folder: Path, *records: Record, **options: Any) -> dict[str, Any]:
@@ -25,18 +17,15 @@ def written(folder: Path, *records: Record, **options: Any) -> dict[str, Any]:
 
 
 def two(cached: bool = True) -> list[Record]:
-    run = [
-        record("a", 0, 1.0, 2.0, 3.5, 4.0, 10, 5, 0),
-        record("b", 0, 1.0, 1.5, 2.0, 2.5, 8, 3, 4),
-        record("a", 1, 5.0, 5.5, 7.0, 7.5, 20, 3, 18),
+    """Each request ends half a second after its last token, but for the one that fails."""
+    failed = record("b", 1, 3.0, (3.5, 3.6), (8, 3, 4))
+    failed.exchange.error, failed.exchange.end_s = RequestError(500, "http_error", "no"), 6.0
+    return [
+        record("a", 0, 1.0, (2.0, 3.5), (10, 5, 0 if cached else None)),
+        record("b", 0, 1.0, (1.5, 2.0), (8, 3, 4 if cached else None)),
+        record("a", 1, 5.0, (5.5, 7.0), (20, 3, 18 if cached else None)),
+        failed,
     ]
-    if not cached:
-        for one in run:
-            assert isinstance(one.exchange.usage, dict)
-            del one.exchange.usage["prompt_tokens_details"]
-    failed = record("b", 1, 3.0, 3.5, 3.6, 6.0, 8, 3, 4)
-    failed.exchange.error = RequestError(500, "http_error", "no")
-    return [*run, failed]
 
 
 def rows(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -67,7 +56,7 @@ def test_without_the_servers_count_cached_tokens_are_estimated_and_said_to_be(tm
 
 
 def test_conversations_of_one_turn_are_no_traces(tmp_path: Path) -> None:
-    files = written(tmp_path, record("a", 0, 1.0, 2.0, 3.0, 3.0, 10, 5))
+    files = written(tmp_path, record("a", 0, 1.0, (2.0, 3.0), (10, 5, None)))
     assert "trace_summary.json" not in files
     assert "KV Cache Hit Rate (%)" not in files["benchmark_summary.json"]
     assert "Avg Turns/Request" not in files["benchmark_summary.json"]
@@ -75,7 +64,7 @@ def test_conversations_of_one_turn_are_no_traces(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["custom_multi_turn", "share_gpt", "random_multi_turn", "swe_smith", "trie"])
 def test_in_evalscopes_conversation_formats_one_turn_is_a_trace(tmp_path: Path, name: str) -> None:
-    only = record("a", 0, 1.0, 2.0, 3.0, 3.0, 10, 5)
+    only = record("a", 0, 1.0, (2.0, 3.0), (10, 5, None))
     write_artifacts(RunResult([only], None, 0.0, 20.0, 1e9, workload_format=name), tmp_path)
     assert json.loads((tmp_path / "trace_summary.json").read_text())["n_traces"] == 1
     assert json.loads((tmp_path / "benchmark_summary.json").read_text())["Avg Turns/Request"] == 1
