@@ -104,16 +104,23 @@ class StatusLine:
 
     Elsewhere the line is written every few seconds.
 
-    stream: where to draw, by default stderr; a closed or broken one is left alone.
+    stream: where to draw, by default stderr; a closed or broken one is left alone. quiet_s: it starts now, and is drawn from
+    then on; None: it is started later.
     """
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, quiet_s: float | None = None
+    ) -> None:
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._clock = clock
         self._terminal = _is_terminal(self._stream)
         self._every_s = REDRAW_S if self._terminal else PLAIN_LINE_S
         self._started_s: float | None = None
         self._next_s = float("inf")
+        if quiet_s is not None:
+            self._started_s = clock()
+            self._next_s = self._started_s + quiet_s
+        self._drawn = False
         self._below = 0  # lines that were drawn below the first
 
     def interrupt(self) -> None:
@@ -134,7 +141,7 @@ class StatusLine:
             self._draw(now)
 
     def _draw(self, now: float) -> None:
-        self._next_s = now + self._every_s
+        self._next_s, self._drawn = now + self._every_s, True
         if self._stream is None:
             return
         assert self._started_s is not None
@@ -173,8 +180,8 @@ class StatusLine:
         return f"\x1b[{self._below}A" if self._below else ""
 
     def _end(self, last: str) -> None:
-        """Write what comes last on a terminal, and nothing more."""
-        if self._terminal:
+        """Write what comes last on a terminal that has the line, and nothing more."""
+        if self._terminal and self._drawn:
             self._write(last)
         self._stream, self._below = None, 0
         self._next_s = float("inf")

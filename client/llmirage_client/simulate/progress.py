@@ -77,7 +77,7 @@ class SimulationProgress(StatusLine):
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(stream, clock)
+        super().__init__(stream, clock, QUIET_S)
         self._total = total
         self._until_s = until_s
         self._of, self._place, self._count = "", 0, 1
@@ -85,8 +85,6 @@ class SimulationProgress(StatusLine):
         self._rows: Sequence[TokenRow] = ()
         self._live = LiveSample()
         self._next_sample_s = 0.0
-        self._started_s = clock()
-        self._next_s = self._started_s + QUIET_S
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +116,7 @@ class SimulationProgress(StatusLine):
 
     def stop(self) -> None:
         """Remove the line from a terminal. Safe to call twice."""
-        self._end(f"\r{self._up()}\x1b[{'J' if self._below else 'K'}" if self._drawn else "")
+        self._end(f"\r{self._up()}\x1b[{'J' if self._below else 'K'}")
 
     def _lines_below(self, elapsed_s: float) -> list[str]:
         if not self._rows or not self._has_lines_below:
@@ -127,11 +125,6 @@ class SimulationProgress(StatusLine):
             self._next_sample_s = elapsed_s + SAMPLE_EVERY_S
             self._live.sample(self._reached_s, self._done, self._rows)
         return self._live.lines(sparks=self._has_sparks)
-
-    @property
-    def _drawn(self) -> bool:
-        assert self._started_s is not None
-        return self._next_s != self._started_s + QUIET_S
 
     def _known_total(self) -> int | None:
         total = self._total()

@@ -234,10 +234,8 @@ class _Writing(StatusLine):
     """Progress of a file, after the first seconds."""
 
     def __init__(self, made: GeneratedWorkload) -> None:
-        super().__init__()
+        super().__init__(quiet_s=QUIET_S)
         self._made = made
-        self._started_s = self._clock()
-        self._next_s = self._quiet_until_s = self._started_s + QUIET_S
 
     def _line(self, elapsed_s: float) -> str:
         made, total = self._made, self._made.profile.conversations
@@ -248,7 +246,7 @@ class _Writing(StatusLine):
         for part in self._made:
             self._draw_if_due()
             yield part
-        self._end("\r\x1b[K" if self._next_s != self._quiet_until_s else "")
+        self._end("\r\x1b[K")
 
 
 def _as_json(made: GeneratedWorkload, seen: WorkloadShape, output: str | None, seed: int) -> dict[str, Any]:
