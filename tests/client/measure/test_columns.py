@@ -3,54 +3,16 @@
 import numpy as np
 import pytest
 from column_records import NAN, record
+from drawn_records import records
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.measure.breakdowns import summaries
 from llmirage_client.measure.columns import columns_of, filled
 from llmirage_client.measure.metrics import compute, compute_columns
-from llmirage_client.measure.record import Record, RequestError, RunResult
+from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_ms, chunk_gaps_of, request_columns, request_metrics
 from llmirage_shared.statistics import PERCENTILES, summarize
-
-times = st.floats(0, 100).map(lambda s: round(s, 3))
-
-
-counts = st.integers(0, 1000)
-maybe = st.none() | counts
-made = st.tuples(  # once for all: strategies made anew for every record would cost more than what is tested
-    st.sampled_from("abc"),
-    st.integers(0, 3),
-    times,
-    st.lists(st.floats(0.001, 9), max_size=5),
-    st.none() | st.tuples(counts, counts, maybe),
-    st.fixed_dictionaries(
-        {
-            "input_tokens": maybe,
-            "output_tokens": maybe,
-            "output_tokens_asked": maybe,
-            "cancelled": st.booleans(),
-            "phase": st.sampled_from(["profiling", "profiling", "warmup"]),
-        }
-    ),
-    times,
-    st.booleans(),
-    st.integers(0, 3),
-    maybe,
-)
-
-
-@st.composite
-def records(draw: st.DrawFn) -> Record:
-    conversation, turn, start_s, gaps, usage, changes, late_s, streamed, failed, reasoning = draw(made)
-    stamps = tuple(start_s + sum(gaps[: i + 1]) for i in range(len(gaps)))
-    one = record(conversation, turn, start_s, stamps, usage, issued_s=start_s - late_s, **changes)
-    one.exchange.streamed = streamed
-    if reasoning is not None:
-        one.exchange.usage = {**(one.exchange.usage or {}), "completion_tokens_details": {"reasoning_tokens": reasoning}}
-    if failed == 0:
-        one.exchange.error = RequestError(500, "http_error", "no")
-    return one
 
 
 @given(st.lists(records(), max_size=12), st.sampled_from([1.0, 7.5]))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from drawn_records import records
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -41,52 +42,6 @@ def assert_same(found: Metrics, wanted: Metrics) -> None:
         assert [(g.key, g.ok, g.failed, g.cancelled) for g in one] == [(g.key, g.ok, g.failed, g.cancelled) for g in other]
     assert [g.key for g in found.by_branch_mode] == [g.key for g in wanted.by_branch_mode]
     assert found.per_conversation.keys() == wanted.per_conversation.keys()
-
-
-times = st.floats(0.001, 5.0).map(lambda s: round(s, 6))
-counts = st.one_of(st.none(), st.integers(0, 5000))
-
-
-@st.composite
-def records(draw: st.DrawFn) -> Record:
-    start_s = 100.0 + draw(times)
-    streamed = draw(st.booleans())
-    gaps = draw(st.lists(times, max_size=6)) if streamed else draw(st.lists(times, min_size=1, max_size=1))
-    stamps = [start_s + sum(gaps[: i + 1]) for i in range(len(gaps))]
-    failed = draw(st.booleans()) or not stamps
-    prompt, completion, cached = draw(counts), draw(counts), draw(counts)
-    usage = None
-    if draw(st.booleans()):
-        usage = {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
-    depth = draw(st.integers(0, 2))
-    return replace(
-        record(
-            draw(st.integers(0, 5)),
-            start_s=start_s,
-            ack_s=draw(st.one_of(st.none(), st.just(start_s + 0.0005))),
-            end_s=stamps[-1] + 0.01 if stamps else start_s + 1,
-            token_s=stamps,
-            first_output_s=draw(st.sampled_from([*stamps, None])),
-            streamed=streamed,
-            usage=usage,
-            error=RequestError(draw(st.one_of(st.none(), st.just(500))), "http_error", "no") if failed else None,
-        ),
-        turn_index=draw(st.integers(0, 3)),
-        agent_depth=depth,
-        branch_mode="root" if depth == 0 else draw(st.sampled_from(["fork", "spawn"])),
-        parent_correlation_id=None if depth == 0 else "c0",
-        parent_turn_index=None if depth == 0 else draw(st.integers(0, 2)),
-        joined=tuple(draw(st.lists(st.sampled_from(["c1", "c2"]), max_size=2))),
-        phase=draw(st.sampled_from(["profiling", "profiling", "warmup"])),
-        cancelled=failed and draw(st.booleans()),
-        input_tokens=draw(counts),
-        output_tokens_asked=draw(st.one_of(st.none(), st.integers(1, 100))),
-        issued_s=start_s - draw(times),
-    )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
