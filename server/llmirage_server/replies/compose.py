@@ -15,6 +15,7 @@ from llmirage_server.replies.lengths import ReplyLengths, thought_tokens
 from llmirage_server.replies.moderation import is_refused, refusal_text
 from llmirage_server.replies.patches import content_said, editor_input, patch_input, replacing_input
 from llmirage_server.replies.prompted import object_form, with_prompted_form
+from llmirage_server.replies.react import action, answer_so_far, react_form
 from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Reply, ReplyRequest, ReplySource, Tool
 from llmirage_server.replies.shown import filled, shown_form
 from llmirage_server.replies.shown_files import ShownFiles
@@ -54,6 +55,8 @@ class ComposedReplies:
         if not self._converses or not request.instructions or request.tools or request.grammar is not None:
             return None
         free = request.json_schema is None and not request.ignore_eos
+        if free and (react := react_form(request)) is not None:
+            return action(react, request, conversation_key(request))
         form = shown_form(request.instructions) if free else None
         return None if form is None else filled(form, request, conversation_key(request))
 
@@ -179,6 +182,8 @@ def _quoted(request: ReplyRequest) -> str:
     """
     if request.compacts or asks_for_summary(request.last_user_text):
         return ShownFiles(request.messages).recent(_MOST_KEPT)
+    if not request.tools and (react := react_form(request)) is not None:
+        return answer_so_far(react, request)
     lines = [
         f"{name}: {result[:_MOST_QUOTED]}\n"
         for name, result in zip(request.called, request.results, strict=False)

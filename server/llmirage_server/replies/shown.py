@@ -107,7 +107,7 @@ class ShownForm:
 
 def shown_form(texts: Sequence[str]) -> ShownForm | None:
     """Return the form of the last text that shows one. Runs for each request, so it looks first for what most texts lack."""
-    texts = _short(texts)
+    texts = short_texts(texts)
     for text in reversed(texts):
         if ("{" in text or "<" in text or "[" in text) and (form := _slotted(text)) is not None:
             return form
@@ -120,7 +120,7 @@ def shown_form(texts: Sequence[str]) -> ShownForm | None:
 
 def filled(form: ShownForm, request: ReplyRequest, key: int) -> str | None:
     """Return the text of a reply in the form, None if the last message fills the form already."""
-    texts = _short(request.instructions or ())
+    texts = short_texts(request.instructions or ())
     fields = {} if form.label is None else _fields(request.last_user_text, form.label)
     if not any(slot.name in fields for slot in form.slots):
         fields = {}  # these are other headings
@@ -146,7 +146,8 @@ def filled(form: ShownForm, request: ReplyRequest, key: int) -> str | None:
 # --- forms --------------------------------------------------------------------------------------------------------------
 
 
-def _short(texts: Sequence[str]) -> list[str]:
+def short_texts(texts: Sequence[str]) -> list[str]:
+    """Return the texts in which forms are looked for: the first ones, without very long ones."""
     return [text for text in texts if len(text) <= _LONGEST_TEXT][:_MOST_TEXTS]
 
 
@@ -329,20 +330,21 @@ def _tools_in(text: str) -> Iterator[Tool]:
             continue
         if (python := _PYTHON.fullmatch(line)) is not None:
             described = lines[at + 1].strip(" \"'") if at + 1 < len(lines) else ""
-            yield Tool("function", python[1], described, _of_signature(python[2]))
+            yield Tool("function", python[1], described, signature_of(python[2]))
         elif (told := line.find("argument")) >= 0 and (named := _NAMED.match(line)) is not None:
             properties = _literal(line[told:])
             if properties is not None:
-                yield Tool("function", named[1], line[named.end() : told], _object(properties, properties))
+                yield Tool("function", named[1], line[named.end() : told], object_of(properties, properties))
 
 
-def _of_signature(parameters: str) -> dict[str, Any]:
+def signature_of(parameters: str) -> dict[str, Any]:
+    """Return the JSON Schema of the parameters of a Python function."""
     properties, required = {}, []
     for parameter in re.findall(r"(\w+)\s*(?::\s*(\w+)[^,=]*)?(=)?[^,]*(?:,|$)", parameters):
         name, kind, default = parameter
         properties[name] = {"type": _JSON_TYPES[kind.lower()]} if kind.lower() in _JSON_TYPES else {}
         required += [] if default else [name]
-    return _object(properties, required)
+    return object_of(properties, required)
 
 
 def _literal(text: str) -> dict[str, Any] | None:
@@ -359,7 +361,8 @@ def _literal(text: str) -> dict[str, Any] | None:
     return None
 
 
-def _object(properties: Mapping[str, Any], required: Any) -> dict[str, Any]:
+def object_of(properties: Mapping[str, Any], required: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an object."""
     return {"type": "object", "properties": dict(properties), "required": list(required)}
 
 

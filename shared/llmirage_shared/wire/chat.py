@@ -26,6 +26,7 @@ _RESULT = ("tool", "function")
 _CALLING = "Calling tools:"
 _CALLED_NAME = re.compile(r"['\"]name['\"]: ?['\"]([\w.-]+)['\"]")
 _CALLED_FUNCTION = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\(")
+_ACTED = re.compile(r"^\W*Action:\s*([\w.-]+)\s*\n+\W*Action Input:", re.MULTILINE)
 _HEADING = re.compile(r"[^\n:]{1,40}:\n")
 _OBSERVATION = re.compile(r"\s*Observations?:\s*")
 _IDS_AT_ONCE = 1 << 14  # read in C: half a millisecond
@@ -217,8 +218,9 @@ def _text(content: Any) -> str:
 def with_calls(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Return the messages with calls and results that an agent wrote as text (smolagents does) as calls and results.
 
-    That is: an assistant's "Calling tools: [{... 'name': 'search' ...}]", or code that calls functions, and a user's
-    "Observation: ..." after it. Text there under the heading of the first message is a new message of the user.
+    That is: an assistant's "Calling tools: [{... 'name': 'search' ...}]", code that calls functions, or "Action: search"
+    above its "Action Input: ...", and a user's "Observation: ..." after it. Text there under the heading of the first
+    message is a new message of the user.
     """
     if not messages or messages[-1].get("role") != "user" or not _OBSERVATION.match(_text(messages[-1].get("content"))):
         return messages
@@ -229,7 +231,8 @@ def with_calls(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, A
     for message in messages:
         role, text = message.get("role"), _text(message.get("content"))
         in_words = role == "assistant" and not message.get("tool_calls")
-        names = (_CALLED_NAME if _CALLING in text else _CALLED_FUNCTION).findall(text) if in_words else []
+        pattern = _CALLED_NAME if _CALLING in text else _ACTED if _ACTED.search(text) else _CALLED_FUNCTION
+        names = pattern.findall(text) if in_words else []
         if names:
             calls = [{"id": f"{len(rewritten)}.{place}", "function": {"name": name}} for place, name in enumerate(names)]
             rewritten.append({"role": "assistant", "tool_calls": calls})
