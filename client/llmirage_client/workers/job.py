@@ -107,7 +107,7 @@ class Clocks:
 
 
 class Crew(Protocol):
-    """Workers 0 to n - 1. `hire` comes first and `close` last; what has been lost stays silent."""
+    """Workers 0 to n - 1. `hire` comes first and `close` last, also where it failed; what has been lost stays silent."""
 
     def hire(self, jobs: Sequence[Job]) -> Sequence[str]:
         """Start a worker for each job; return the names of their machines. Raises CrewError."""

@@ -41,7 +41,6 @@ class ProcessCrew:
                 self._orders.append(orders_out)
                 self._news.append(news_in)
         except OSError as error:
-            self.close()
             raise CrewError(f"--workers {len(jobs)}: a process could not be started: {error.strerror or error}") from None
         return [socket.gethostname()] * len(jobs)
 

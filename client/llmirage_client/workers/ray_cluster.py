@@ -88,16 +88,11 @@ class RayCrew:
                 timeout=_START_S,
             )
         except ray.exceptions.GetTimeoutError:
-            self.close()
             raise CrewError(f"the Ray cluster did not start {len(jobs)} workers within {_START_S:g} s") from None
         except ray.exceptions.RayError as error:
-            self.close()
             raise CrewError(
                 f"a worker of the Ray cluster did not start; every machine needs {_versions()}: {first_line(error)}"
             ) from None
-        except CrewError:
-            self.close()
-            raise
         for index in range(len(jobs)):
             self._ask_for_news(index)
         return [host for host, _ in hosts]
