@@ -122,35 +122,32 @@ class AnyRunner:
             inputs=inputs,
             replay=None if self._lanes is None and self._known is None else self._replay,
             window=phase.window,
-            notes=[*self._workload.notes, *self._notes(phase, records), *self._warm_up_note(), *self._rate_note(records)],
+            notes=[*self._workload.notes, *self._notes(phase, records)],
         )
-
-    def _warm_up_note(self) -> Iterator[str]:
-        alone = self._options.share.of == 1
-        fresh = self._options.fixed_schedule or self._options.vary or self._lanes is not None
-        if alone and self._warmed_roots and self._sampler.used_up and not fresh:
-            roots, warmed = len(self._workload.roots), self._warmed_roots
-            yield (
-                f"The workload has {plural(roots, 'conversation')}, and the warm-up ran {warmed:,} of them: some were "
-                "measured that the endpoint had seen before."
-            )
-
-    def _rate_note(self, records: list[Record]) -> Iterator[str]:
-        alone = self._options.share.of == 1
-        if alone and self._cancel_reason is None and (note := rate_note(records, self._options)):
-            yield note
 
     def _notes(self, phase: Phase, records: list[Record]) -> Iterator[str]:
         if phase.left_unfinished:
             left = "1 conversation was" if phase.left_unfinished == 1 else f"{phase.left_unfinished} conversations were"
             why = "nothing waits for pre_session_spawns, and all that the run does wait for was done"
             yield f"{left} left unfinished: {why}."
+        options = self._options
         refusals = (record.exchange.error for record in records)
-        if self._options.tool_results is None and any(e and e.code == 400 and "tool_call" in e.message for e in refusals):
+        if options.tool_results is None and any(e and e.code == 400 and "tool_call" in e.message for e in refusals):
             yield (
                 "The endpoint refused tool results that answer no call of its model: a file cannot know the ids of live "
                 "calls. --set tool_results=matched (or fitted) gives them these ids."
             )
+        if options.share.of > 1:  # the other notes are about all shares together
+            return
+        fresh = options.fixed_schedule or options.vary or self._lanes is not None
+        if self._warmed_roots and self._sampler.used_up and not fresh:
+            roots, warmed = len(self._workload.roots), self._warmed_roots
+            yield (
+                f"The workload has {plural(roots, 'conversation')}, and the warm-up ran {warmed:,} of them: some were "
+                "measured that the endpoint had seen before."
+            )
+        if self._cancel_reason is None and (note := rate_note(records, options)):
+            yield note
 
 
 def _known_prefixes(workload: Workload, root: str) -> dict[tuple[str, int], tuple[int, int]]:
