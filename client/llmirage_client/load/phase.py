@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from random import Random
 from typing import Protocol
 
@@ -154,7 +155,7 @@ class Phase:
     def cancel(self) -> None:
         """Send no further request, and cancel those in flight."""
         self._stop.end()
-        for conversation in sorted([*self._roots.running, *self._unawaited.running], key=_number):
+        for conversation in sorted([*self._roots.running, *self._unawaited.running], key=attrgetter("number")):
             conversation.cancel()
 
     def _wake_if_ended(self) -> None:
@@ -303,10 +304,6 @@ class Phase:
             group.when_over = callback
         else:
             callback()
-
-
-def _number(conversation: Conversation) -> int:
-    return conversation.number
 
 
 def _wake_waiting(group: Group) -> None:

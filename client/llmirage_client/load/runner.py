@@ -152,7 +152,7 @@ class HttpSender(Sender):
         self._errors = 0
         self._in_flight = 0
         self._payloads: dict[int, list[Mapping[str, Any]]] = {}  # by the conversation's number
-        self._inputs: list[dict[str, Any]] = []
+        self.inputs: list[dict[str, Any]] = []  # the content of inputs.json: each conversation's bodies as they were sent
         self._names: Counter[str] = Counter()
         self.writer: PromptsAhead | None = None
         self.records: list[Record] = []
@@ -220,10 +220,6 @@ class HttpSender(Sender):
         record.exchange.end_s = self._target.now()
         record.exchange.error = error
 
-    def inputs(self) -> list[dict[str, Any]]:
-        """Return the content of inputs.json: every conversation's bodies as they were sent."""
-        return self._inputs
-
     def _payloads_of(self, conversation: Conversation) -> list[Mapping[str, Any]]:
         payloads = self._payloads.get(conversation.number)
         if payloads is None:
@@ -231,7 +227,7 @@ class HttpSender(Sender):
             name = conversation.session.id
             self._names[name] += 1
             repeated = f"#{self._names[name]}" if self._names[name] > 1 else ""  # names are unique in inputs.json
-            self._inputs.append({"session_id": name + repeated, "payloads": payloads})
+            self.inputs.append({"session_id": name + repeated, "payloads": payloads})
         return payloads
 
     def show_progress(self) -> None:
@@ -326,7 +322,7 @@ class Runner(AnyRunner):
             if sender.writer is not None:
                 sender.writer.close()
         times = start_s, start_unix_s, self._target.now()
-        return self._result(phase, times, sender.records, sender.apis, sender.inputs())
+        return self._result(phase, times, sender.records, sender.apis, sender.inputs)
 
 
 _T = TypeVar("_T")
