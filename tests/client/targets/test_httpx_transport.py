@@ -300,7 +300,7 @@ def test_a_fault_is_the_same_on_both_paths(raw_server: MakeServer, name: str) ->
 
 async def test_who_cannot_be_reached_is_told_alike() -> None:
     async def found(url: str, transport: httpx.AsyncBaseTransport) -> tuple[str, str] | None:
-        return errors(await asked(HttpTarget(url, transport=transport, connect_timeout_s=0.2)))[0]
+        return errors(await asked(HttpTarget(url, transport=transport, connect_timeout_s=0.5)))[0]
 
     full = socket.create_server(("127.0.0.1", 0), backlog=0)
     taken = [socket.socket() for _ in range(3)]
