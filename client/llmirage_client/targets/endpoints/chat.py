@@ -36,7 +36,10 @@ class ChatReply(ReplyReader):
         self._tool_call_at: dict[Any, dict[str, Any]] = {}
 
     def _read_chunk(self, stamp_s: float, value: Mapping[str, Any]) -> None:
-        self._read_object(stamp_s, value, "delta")
+        if value.get("error"):
+            self._fail(stated_error(value, None, "stream_error"))
+        else:
+            self._read_object(stamp_s, value, "delta")
 
     def _read_whole(self, stamp_s: float, value: Mapping[str, Any]) -> None:
         self._read_object(stamp_s, value, "message")
@@ -46,9 +49,6 @@ class ChatReply(ReplyReader):
         return ChunkModel.of(chunk, key) if key is not None else None
 
     def _read_object(self, stamp_s: float, value: Mapping[str, Any], part: str) -> None:
-        if value.get("error"):
-            self._fail(stated_error(value, None, "stream_error" if part == "delta" else "server_error"))
-            return
         self.read_model(value)
         usage = value.get("usage")
         if isinstance(usage, dict):

@@ -110,9 +110,6 @@ class MessagesReply(ReplyReader):
         self._take_blocks([self._blocks[index] for index in self._blocks])
 
     def _read_whole(self, stamp_s: float, value: Mapping[str, Any]) -> None:
-        if value.get("error"):
-            self._fail(stated_error(value, None, "server_error"))
-            return
         blocks = dicts(value.get("content"))
         self._text.extend(text_of(block.get("text")) for block in blocks if kind_of(block) == "text")
         self._reasoning.extend(text_of(block.get("thinking")) for block in blocks if kind_of(block) == "thinking")

@@ -283,14 +283,17 @@ class ReplyReader:
         value = parse(body)
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
-        self._read_whole(stamp_s, value)
+        if value.get("error"):
+            self._fail(stated_error(value, None, "server_error"))
+        else:
+            self._read_whole(stamp_s, value)
 
     def _read_chunk(self, stamp_s: float, value: Mapping[str, Any]) -> None:
         """Take in the object of one event."""
         raise NotImplementedError
 
     def _read_whole(self, stamp_s: float, value: Mapping[str, Any]) -> None:
-        """Take in the object of a reply that was not streamed."""
+        """Take in the object of a reply that was not streamed and is no error."""
         raise NotImplementedError
 
     def _text_model(self, chunk: str, value: Mapping[str, Any]) -> TextModel | None:

@@ -100,9 +100,6 @@ class ResponsesReply(ReplyReader):
             self.response_id = response.get("id")
 
     def _read_whole(self, stamp_s: float, value: Mapping[str, Any]) -> None:
-        if value.get("error"):
-            self._fail(stated_error(value, None, "server_error"))
-            return
         self._read_response(value)
         for item in dicts(value.get("output")):
             self._read_texts(item)
