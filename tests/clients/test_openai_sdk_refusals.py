@@ -17,11 +17,6 @@ class Recipe(BaseModel):
     steps: list[str]
 
 
-@pytest.fixture(scope="module")
-def sdk(base_url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=base_url, api_key="x", max_retries=0)
-
-
 def test_a_parsed_completion_has_a_refusal_and_nothing_parsed(sdk: openai.OpenAI) -> None:
     parsed = sdk.chat.completions.parse(model=MODEL, messages=HARMFUL, response_format=Recipe)
     message = parsed.choices[0].message
@@ -57,39 +52,32 @@ def test_fields_of_engines_are_taken_and_others_refused(sdk: openai.OpenAI) -> N
     assert (caught.value.param, caught.value.code) == ("banana", "unknown_parameter")
 
 
-@pytest.fixture(scope="module")
-def client(base_url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=base_url, api_key="none", max_retries=0)
-
-
-def test_embeddings_which_the_sdk_asks_for_as_base64(client: openai.OpenAI) -> None:
-    told = client.embeddings.create(model="text-embedding-3-small", input=["Paris is in France", "France has Paris"])
+def test_embeddings_which_the_sdk_asks_for_as_base64(sdk: openai.OpenAI) -> None:
+    told = sdk.embeddings.create(model="text-embedding-3-small", input=["Paris is in France", "France has Paris"])
     first, second = (np.array(entry.embedding) for entry in told.data)
     assert first.shape == (1536,)
     assert np.linalg.norm(first) == pytest.approx(1, abs=1e-6)
     assert first @ second > 0.5
-    floats = client.embeddings.create(model="text-embedding-3-small", input="Paris is in France", encoding_format="float")
+    floats = sdk.embeddings.create(model="text-embedding-3-small", input="Paris is in France", encoding_format="float")
     assert floats.data[0].embedding == pytest.approx(first, abs=1e-7)
     assert told.usage.prompt_tokens == told.usage.total_tokens > 4
 
 
-def test_fewer_dimensions_and_token_ids(client: openai.OpenAI) -> None:
-    assert (
-        len(client.embeddings.create(model="text-embedding-3-large", input=[1, 2, 3], dimensions=64).data[0].embedding) == 64
-    )
-    assert len(client.embeddings.create(model="text-embedding-ada-002", input=[[1], [2, 3]]).data) == 2
+def test_fewer_dimensions_and_token_ids(sdk: openai.OpenAI) -> None:
+    assert len(sdk.embeddings.create(model="text-embedding-3-large", input=[1, 2, 3], dimensions=64).data[0].embedding) == 64
+    assert len(sdk.embeddings.create(model="text-embedding-ada-002", input=[[1], [2, 3]]).data) == 2
 
 
-def test_refusals_are_the_sdks_own_errors(client: openai.OpenAI) -> None:
+def test_refusals_are_the_sdks_own_errors(sdk: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="empty") as refused:
-        client.embeddings.create(model="text-embedding-3-small", input="")
+        sdk.embeddings.create(model="text-embedding-3-small", input="")
     assert refused.value.param == "input"
     with pytest.raises(openai.NotFoundError, match="does not exist"):
-        client.embeddings.create(model="no-such-model", input="x")
+        sdk.embeddings.create(model="no-such-model", input="x")
 
 
-def test_moderations_of_texts_and_of_parts(client: openai.OpenAI) -> None:
-    good, bad = client.moderations.create(input=["Good morning", "I will kill you"]).results
+def test_moderations_of_texts_and_of_parts(sdk: openai.OpenAI) -> None:
+    good, bad = sdk.moderations.create(input=["Good morning", "I will kill you"]).results
     assert (good.flagged, bad.flagged, bad.categories.violence, bad.categories.harassment_threatening) == (
         False,
         True,
@@ -98,5 +86,5 @@ def test_moderations_of_texts_and_of_parts(client: openai.OpenAI) -> None:
     )
     assert bad.category_scores.violence > 0.5 > good.category_scores.self_harm_intent
     image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
-    [both] = client.moderations.create(model="omni-moderation-latest", input=[{"type": "text", "text": "Hi"}, image]).results  # type: ignore[list-item]
+    [both] = sdk.moderations.create(model="omni-moderation-latest", input=[{"type": "text", "text": "Hi"}, image]).results  # type: ignore[list-item]
     assert both.category_applied_input_types.violence == ["text", "image"]
