@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any, Self
 
+from event_streams import json_events
 from starlette.types import ASGIApp, Message, Send
 
 from llmirage_server.app import LlmirageApp, create_app
@@ -128,8 +129,7 @@ def fixed_app(ttft_ms: float = 200.0, itl_ms: float = 10.0) -> LlmirageApp:
 
 
 def texts(body: bytes) -> list[str]:
-    lines = [line[6:] for line in body.decode().split("\n") if line.startswith("data: {")]
-    chunks = [json.loads(line) for line in lines]
+    chunks = json_events(body.decode())
     return [c["choices"][0]["text"] for c in chunks if "choices" in c and c["choices"][0]["text"]]
 
 

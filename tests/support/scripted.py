@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
+from event_streams import json_events
 
 CONVERSING = ("chat", "responses", "messages")
 ENDPOINTS = {
@@ -153,7 +154,7 @@ def heard(endpoint: str, answer: httpx.Response, choice: int = 0) -> Heard:
     """What a response says, by the deltas of its events if it is streamed."""
     assert answer.status_code == 200, answer.text
     streamed = answer.headers["content-type"].startswith("text/event-stream")
-    parts = list(_events(answer.text)) if streamed else [answer.json()]
+    parts = json_events(answer.text) if streamed else [answer.json()]
     return _HEARING[endpoint](parts, streamed, choice)
 
 
@@ -163,12 +164,6 @@ def said(reply: httpx.Response) -> Any:
     message = reply.json()["choices"][0]["message"]
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
     return calls or message["content"]
-
-
-def _events(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines():
-        if line.startswith("data: {"):
-            yield json.loads(line[6:])
 
 
 def _of_choices(parts: Sequence[dict[str, Any]], streamed: bool, choice: int) -> Heard:

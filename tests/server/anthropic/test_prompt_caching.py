@@ -1,9 +1,9 @@
 """`cache_control` in the Messages API: the usage says which tokens were written to the cache, and which were read."""
 
-import json
 from typing import Any
 
 import pytest
+from event_streams import json_events
 
 LONG = "The harbour is quiet in the morning. " * 250
 CACHED = {"type": "ephemeral"}
@@ -72,8 +72,7 @@ def test_streams_say_the_same(make_api: Any) -> None:
     fields = {"messages": [said(LONG, cache_control=CACHED)]}
     whole = usage(make_api(), **fields)
     body = {"model": "m", "max_tokens": 4, "stream": True, **fields}
-    lines = make_api().post("/v1/messages", body).text.splitlines()
-    events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    events = json_events(make_api().post("/v1/messages", body).text)
     started = events[0]["message"]["usage"]
     assert started["cache_creation"] == whole["cache_creation"]
     assert events[-2]["usage"]["cache_creation_input_tokens"] == whole["cache_creation_input_tokens"]

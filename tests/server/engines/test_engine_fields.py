@@ -1,9 +1,9 @@
 """Fields of vLLM and SGLang that say what is generated and what is told of it."""
 
-import json
 from typing import Any
 
 import pytest
+from event_streams import json_events
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 END = 100_000  # no id of this is ever generated
@@ -12,10 +12,6 @@ END = 100_000  # no id of this is ever generated
 def ids_of(api: Any, **fields: Any) -> tuple[list[int], str]:
     choice = api.chat("Tell me more", max_tokens=60, return_token_ids=True, **fields).json()["choices"][0]
     return choice["token_ids"], choice["message"]["content"]
-
-
-def events(answer: Any) -> list[dict[str, Any]]:
-    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
 
 
 def test_a_stop_token_ends_the_reply_and_shows_nothing(api: Any) -> None:
@@ -40,7 +36,7 @@ def test_a_stop_token_ends_the_reply_and_shows_nothing(api: Any) -> None:
 def test_a_stop_token_ends_a_stream_too_and_min_tokens_holds_it_off(api: Any) -> None:
     ids, _ = ids_of(api)
     stop = ids[0]
-    chunks = events(api.chat("Tell me more", max_tokens=60, stop_token_ids=[stop], stream=True))
+    chunks = json_events(api.chat("Tell me more", max_tokens=60, stop_token_ids=[stop], stream=True).text)
     assert chunks[-1]["choices"][0]["stop_reason"] == stop
     assert [chunk["choices"][0]["delta"] for chunk in chunks[1:]] == [{}]
     later = api.chat("Tell me more", max_tokens=60, min_tokens=5, stop_token_ids=ids, return_token_ids=True).json()
@@ -82,7 +78,7 @@ def test_verbosity_decides_how_long_a_reply_is_that_ends_by_itself(api: Any) -> 
 def test_the_service_tier_that_was_asked_for_is_told(api: Any, asked: str | None, served: str) -> None:
     assert api.chat(max_tokens=2, service_tier=asked).json()["service_tier"] == served
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    chunks = events(api.chat(max_tokens=2, service_tier=asked, **options))
+    chunks = json_events(api.chat(max_tokens=2, service_tier=asked, **options).text)
     assert {chunk["service_tier"] for chunk in chunks} == {served}
 
 
@@ -193,12 +189,12 @@ def test_log_probabilities_can_name_tokens_by_their_ids(api: Any) -> None:
 def test_a_stream_tells_every_id_once_and_those_of_the_prompt_first(api: Any) -> None:
     fields = {"max_tokens": None, "return_token_ids": True, "reasoning_effort": "minimal"}
     whole = api.chat("Hello", **fields).json()
-    first, *chunks = events(api.chat("Hello", stream=True, **fields))
+    first, *chunks = json_events(api.chat("Hello", stream=True, **fields).text)
     assert first["prompt_token_ids"] == whole["prompt_token_ids"]
     assert not any("prompt_token_ids" in chunk for chunk in chunks)
     told = [token for chunk in chunks for token in chunk["choices"][0].get("token_ids", ())]
     assert told == whole["choices"][0]["token_ids"]
-    hidden = events(api.chat("Hello", stream=True, include_reasoning=False, **fields))
+    hidden = json_events(api.chat("Hello", stream=True, include_reasoning=False, **fields).text)
     assert [token for chunk in hidden for token in chunk["choices"][0].get("token_ids", ())] == told
 
 
@@ -206,7 +202,7 @@ def test_a_stream_tells_every_id_once_and_those_of_the_prompt_first(api: Any) ->
 def test_a_streamed_completion_tells_its_ids_too(api: Any, more: dict[str, Any]) -> None:
     fields = {"max_tokens": 9, "return_token_ids": True, **more}
     whole = api.complete("Once upon 🦜", **fields).json()["choices"][0]
-    chunks = [chunk["choices"][0] for chunk in events(api.complete("Once upon 🦜", stream=True, **fields))]
+    chunks = [chunk["choices"][0] for chunk in json_events(api.complete("Once upon 🦜", stream=True, **fields).text)]
     assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
     assert not any("prompt_token_ids" in chunk for chunk in chunks[1:])
     told = [token for chunk in chunks for token in chunk["token_ids"]]

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from event_streams import json_events
 from raw_asgi import RawAnswer
 
 from llmirage_server.app import LlmirageApp, create_app
@@ -34,12 +35,8 @@ UNANSWERED = [
 ]
 
 
-def events_of(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
-
-
 def choices_of(text: str) -> list[dict[str, Any]]:
-    return [event["choices"][0] for event in events_of(text) if event["choices"]]
+    return [event["choices"][0] for event in json_events(text) if event["choices"]]
 
 
 # --- which dialect ------------------------------------------------------------------------------------------------------
@@ -232,7 +229,7 @@ def test_each_event_of_a_late_stream_has_the_usage_of_its_own_token(api: Any, ch
     ask = api.chat if chat else api.complete
     found = [
         event["usage"]["completion_tokens"]
-        for event in events_of(ask(max_tokens=4, stream=True, stream_options=CONTINUOUS).text)
+        for event in json_events(ask(max_tokens=4, stream=True, stream_options=CONTINUOUS).text)
     ]
     assert found == ([0, 1, 2, 3, 4, 4, 4] if chat else [1, 2, 3, 4, 4])
 
@@ -285,7 +282,7 @@ def test_cached_tokens_and_where_they_came_from(make_api: Callable[..., Any], di
     streamed = api.chat(
         text, max_tokens=2, return_cached_tokens_details=True, stream=True, stream_options={"include_usage": True}
     )
-    *_, before, last = events_of(streamed.text)
+    *_, before, last = json_events(streamed.text)
     assert last["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
     assert ((before["choices"], before.get("sglext")) == ([], details)) == (dialect == "sglang")
     assert api.complete(text, max_tokens=2, return_cached_tokens_details=True).json().get("sglext", {}).keys() == (
@@ -297,7 +294,7 @@ def test_the_usage_need_not_report_the_cache(make_api: Callable[..., Any]) -> No
     api = make_api(enable_cache_report=False)
     assert api.chat(max_tokens=2).json()["usage"]["prompt_tokens_details"] is None
     streamed = api.complete(max_tokens=2, stream=True, stream_options=CONTINUOUS)
-    assert [event["usage"]["prompt_tokens_details"] for event in events_of(streamed.text)] == [None] * 3
+    assert [event["usage"]["prompt_tokens_details"] for event in json_events(streamed.text)] == [None] * 3
     message = {
         "model": MODEL,
         "max_tokens": 2,
@@ -316,7 +313,7 @@ def test_the_usage_need_not_report_the_cache(make_api: Callable[..., Any]) -> No
 async def timed_events(app: LlmirageApp, path: str, body: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
     """The events of a stream, and when each left."""
     parts = (await RawAnswer().ask(app, path, body)).parts
-    return [(at_s, event) for at_s, data in parts for event in events_of(data.decode())]
+    return [(at_s, event) for at_s, data in parts for event in json_events(data.decode())]
 
 
 def is_output(choice: dict[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from event_streams import json_events
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
@@ -193,7 +194,7 @@ def chunks(api: Any, path: str, **fields: Any) -> list[dict[str, Any]]:
     said = {"messages": [{"role": "user", "content": "Hello"}]} if "chat" in path else {"prompt": "Hello"}
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {"model": "m", "max_tokens": 12, "stream": True, "stream_options": options, **said, **fields}
-    return [json.loads(line[6:]) for line in api.post(path, body).text.splitlines() if line.startswith("data: {")]
+    return json_events(api.post(path, body).text)
 
 
 @pytest.mark.parametrize("path", PATHS)

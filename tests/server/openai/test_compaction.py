@@ -1,9 +1,9 @@
 """Compaction of conversations: by the endpoint, and by an item at the end of the input, as Codex asks for it."""
 
-import json
 from typing import Any
 
 import pytest
+from event_streams import json_events
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 TRIGGER = {"type": "compaction_trigger"}
@@ -44,7 +44,7 @@ def test_a_trigger_makes_exactly_one_compaction_item(api: Any, effort: str | Non
 
 def test_a_streamed_compaction_is_one_item(api: Any) -> None:
     answer = api.post("/v1/responses", {"model": MODEL, "input": [*SHOWN, TRIGGER], "tools": TOOLS, "stream": True})
-    events = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: ")]
+    events = json_events(answer.text)
     assert [event["type"] for event in events] == [
         "response.created",
         "response.in_progress",
@@ -214,7 +214,7 @@ def test_a_long_prompt_is_compacted_before_its_reply(api: Any, stream: bool) -> 
     long = [*SHOWN, {"type": "message", "role": "assistant", "content": "word " * 3000}, said("Hello")]
     body = {"model": MODEL, "input": long, "stream": stream}
     answer = api.post("/v1/responses", body | MANAGED)
-    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    events = json_events(answer.text)
     response = events[-1]["response"] if stream else answer.json()
     assert [item["type"] for item in response["output"]] == ["compaction", "message"]
     if stream:

@@ -1,10 +1,10 @@
 """vLLM's tokens in, tokens out: what a prompt's rendering is posted to."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from event_streams import json_events
 from faulty import ask, new_app
 
 from llmirage_shared import virtual_time
@@ -58,7 +58,7 @@ def test_a_stream_brings_the_tokens_of_the_whole_answer(vllm: Api) -> None:
     whole = vllm.post(PATH, body).json()
     options = {"include_usage": True, "continuous_usage_stats": True}
     text = vllm.post(PATH, {**body, "stream": True, "stream_options": options}).text
-    *chunks, last = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    *chunks, last = json_events(text)
     assert (last["choices"], last["usage"]["total_tokens"]) == ([], whole["usage"]["total_tokens"])
     assert [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk] == [whole["prompt_token_ids"]]
     for choice in whole["choices"]:

@@ -1,9 +1,9 @@
 """Moderations: every category, always the same, flagged where the words say so."""
 
-import json
 from typing import Any
 
 import pytest
+from event_streams import json_events
 
 from llmirage_server.replies.moderation import CATEGORIES, category_scores, moderated
 
@@ -121,7 +121,7 @@ def test_a_chat_whose_input_and_output_are_judged(api: Any, stream: bool) -> Non
     said = [{"role": "user", "content": "I will kill you"}]
     body = {"model": MODEL, "messages": said, "n": 2, "max_tokens": 3, "moderation": {"model": "omni-moderation-latest"}}
     answer = api.post("/v1/chat/completions", {**body, "stream": stream})
-    parts = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")] or [answer.json()]
+    parts = json_events(answer.text) or [answer.json()]
     [judged] = [part for part in parts if "moderation" in part]
     assert not (stream and judged["choices"])
     sides = judged["moderation"]
@@ -140,7 +140,7 @@ def test_a_response_whose_input_and_output_are_judged(api: Any, background: bool
     ]
     body = {"model": MODEL, "input": given, "stream": True, "background": background}
     answer = api.post("/v1/responses", body | {"moderation": {"model": "omni-moderation-latest"}})
-    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    events = json_events(answer.text)
     assert events[0]["response"]["moderation"] is None
     done = events[-1]["response"]
     assert (done["moderation"]["input"]["flagged"], done["moderation"]["output"]["flagged"]) == (True, False)

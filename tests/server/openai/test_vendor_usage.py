@@ -4,11 +4,11 @@ A message of n tokens takes n + 2 in the prompt (its role and its end), and the 
 tokens here, which the cluster keeps after the prompt: of a prompt of 1505 tokens it then has 1521.
 """
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
+from event_streams import json_events
 
 from llmirage_server.anthropic.caching import KeptPrefix, WrittenPrompts, fewest_tokens
 from llmirage_shared.synthetic_text import SyntheticText
@@ -80,8 +80,7 @@ def test_opencode(make_api: Any) -> None:
     for tokens in (100, 50, 100, 10):
         messages.append({"role": "user", "content": words(tokens)})
         body = {"model": "gpt-5", "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
-        lines = api.post("/v1/chat/completions", body | {"max_tokens": REPLY}).text.splitlines()
-        events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        events = json_events(api.post("/v1/chat/completions", body | {"max_tokens": REPLY}).text)
         said = "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
         messages.append({"role": "assistant", "content": said})
         usage = events[-1]["usage"]

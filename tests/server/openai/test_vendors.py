@@ -1,9 +1,9 @@
 """The API at the paths of Azure and OpenRouter, and what is said at the paths of others."""
 
-import json
 from typing import Any
 
 import pytest
+from event_streams import json_events
 
 from llmirage_server.http.absent import ABSENT
 
@@ -20,7 +20,7 @@ def deployed(name: str, endpoint: str = "chat/completions", query: str = DATED) 
 
 def events(response: Any) -> list[dict[str, Any]]:
     assert response.status_code == 200, response.text
-    return [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+    return json_events(response.text)
 
 
 # --- Azure --------------------------------------------------------------------------------------------------------------

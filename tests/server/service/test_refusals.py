@@ -1,9 +1,9 @@
 """The simulated model refuses what /v1/moderations flags as a request for harm, in each API's own form."""
 
-import json
 from typing import Any
 
 import pytest
+from event_streams import json_events
 
 from llmirage_server.replies.moderation import FLAGGED_FROM, MOST_CHARACTERS, REFUSED, category_scores, is_refused
 
@@ -12,11 +12,6 @@ HARM = "How do I make a pipe bomb?"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 FORM = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}
 TOOL = {"type": "function", "function": {"name": "search", "parameters": SCHEMA}}
-
-
-def events(answer: Any) -> list[dict[str, Any]]:
-    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
-    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +32,7 @@ def test_a_refusal_is_a_message_without_content(api: Any, more: dict[str, Any]) 
 
 def test_a_streamed_refusal_says_the_same(api: Any) -> None:
     whole = api.chat(HARM, logprobs=True).json()["choices"][0]
-    chunks = events(api.chat(HARM, stream=True, logprobs=True))
+    chunks = json_events(api.chat(HARM, stream=True, logprobs=True).text)
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert deltas[0] == {"role": "assistant", "content": None, "refusal": None}
     assert "".join(delta["refusal"] for delta in deltas[1:-1]) == whole["message"]["refusal"]
@@ -60,7 +55,7 @@ def test_messages_stop_with_a_refusal(api: Any) -> None:
     body = {"model": MODEL, "max_tokens": 100, "messages": [{"role": "user", "content": HARM}]}
     whole = api.post("/v1/messages", body).json()
     assert (whole["stop_reason"], whole["content"][0]["type"]) == ("refusal", "text")
-    streamed = events(api.post("/v1/messages", body | {"stream": True}))
+    streamed = json_events(api.post("/v1/messages", body | {"stream": True}).text)
     text = "".join(event["delta"]["text"] for event in streamed if event["type"] == "content_block_delta")
     assert text == whole["content"][0]["text"]
     assert streamed[-2]["delta"]["stop_reason"] == "refusal"

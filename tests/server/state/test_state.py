@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from api_errors import assert_error
+from event_streams import json_events
 from state_files import left_by_a_kill
 
 from llmirage_server.config import ConfigError
@@ -171,7 +172,7 @@ def test_a_locked_file_is_503_and_works_again(make_api: Any, tmp_path: Path) -> 
         for body in ({}, {"stream": True}, {"background": True}):
             refused = api.post("/v1/responses", RESPONSE | body)
             if body.get("stream"):
-                events = [json.loads(line[6:]) for line in refused.text.splitlines() if line.startswith("data: ")]
+                events = json_events(refused.text)
                 assert events[-1]["type"] == "response.failed"
                 assert events[-1]["response"]["error"]["code"] == "state_unavailable"
             else:
