@@ -10,20 +10,15 @@ from sdks import openai
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
-@pytest.fixture
-def client(base_url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=base_url, api_key="sk-any", max_retries=0)
-
-
-def ask(client: openai.OpenAI, **options: object) -> openai.types.chat.ChatCompletion:
-    completion: openai.types.chat.ChatCompletion = client.chat.completions.create(
+def ask(sdk: openai.OpenAI, **options: object) -> openai.types.chat.ChatCompletion:
+    completion: openai.types.chat.ChatCompletion = sdk.chat.completions.create(
         **({"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12} | options)  # type: ignore[call-overload]
     )
     return completion
 
 
-def test_a_chat_completion_is_parsed_completely(client: openai.OpenAI) -> None:
-    completion = ask(client)
+def test_a_chat_completion_is_parsed_completely(sdk: openai.OpenAI) -> None:
+    completion = ask(sdk)
     [choice] = completion.choices
     assert choice.message.role == "assistant"
     assert choice.message.content
@@ -37,9 +32,9 @@ def test_a_chat_completion_is_parsed_completely(client: openai.OpenAI) -> None:
     assert completion._request_id.startswith("req_")
 
 
-def test_a_stream_accumulates_to_the_whole_reply_and_its_usage(client: openai.OpenAI) -> None:
-    whole = ask(client, seed=5).choices[0].message.content
-    stream = client.chat.completions.create(
+def test_a_stream_accumulates_to_the_whole_reply_and_its_usage(sdk: openai.OpenAI) -> None:
+    whole = ask(sdk, seed=5).choices[0].message.content
+    stream = sdk.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "Hello"}],
         max_tokens=12,
@@ -55,43 +50,43 @@ def test_a_stream_accumulates_to_the_whole_reply_and_its_usage(client: openai.Op
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
-def test_the_sdks_own_stream_helper_ends_with_a_final_completion(client: openai.OpenAI) -> None:
-    with client.chat.completions.stream(model=MODEL, messages=[{"role": "user", "content": "Hello"}]) as stream:
+def test_the_sdks_own_stream_helper_ends_with_a_final_completion(sdk: openai.OpenAI) -> None:
+    with sdk.chat.completions.stream(model=MODEL, messages=[{"role": "user", "content": "Hello"}]) as stream:
         deltas = [event.delta for event in stream if event.type == "content.delta"]
         final = stream.get_final_completion()
     assert "".join(deltas) == final.choices[0].message.content
     assert final.choices[0].finish_reason == "stop"
 
 
-def test_completions_take_text_and_token_ids(client: openai.OpenAI) -> None:
-    assert client.completions.create(model=MODEL, prompt="Once", max_tokens=3).choices[0].text
-    completion = client.completions.create(model=MODEL, prompt=[[1, 2, 3], [4, 5]], max_tokens=3, n=2)
+def test_completions_take_text_and_token_ids(sdk: openai.OpenAI) -> None:
+    assert sdk.completions.create(model=MODEL, prompt="Once", max_tokens=3).choices[0].text
+    completion = sdk.completions.create(model=MODEL, prompt=[[1, 2, 3], [4, 5]], max_tokens=3, n=2)
     assert len(completion.choices) == 4
     assert completion.usage is not None
     assert completion.usage.prompt_tokens == 5
-    chunks = list(client.completions.create(model=MODEL, prompt="Once", max_tokens=3, stream=True))
+    chunks = list(sdk.completions.create(model=MODEL, prompt="Once", max_tokens=3, stream=True))
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, "length"]
 
 
-def test_models_are_listed_and_found(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == [MODEL]
-    assert client.models.retrieve(MODEL).owned_by == "llmirage"
+def test_models_are_listed_and_found(sdk: openai.OpenAI) -> None:
+    assert [model.id for model in sdk.models.list()] == [MODEL]
+    assert sdk.models.retrieve(MODEL).owned_by == "llmirage"
 
 
-def test_errors_are_the_sdks_own_classes_with_their_codes(client: openai.OpenAI) -> None:
+def test_errors_are_the_sdks_own_classes_with_their_codes(sdk: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
-        ask(client, model="gpt-99")
+        ask(sdk, model="gpt-99")
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
     assert unknown.value.request_id is not None
     with pytest.raises(openai.BadRequestError) as long:
-        ask(client, messages=[{"role": "user", "content": "word " * 5000}])
+        ask(sdk, messages=[{"role": "user", "content": "word " * 5000}])
     assert long.value.code == "context_length_exceeded"
     assert "maximum context length is 4000 tokens" in long.value.message
     with pytest.raises(openai.BadRequestError) as wrong:
-        ask(client, n=0)
+        ask(sdk, n=0)
     assert (wrong.value.code, wrong.value.param) == ("integer_below_min_value", "n")
     with pytest.raises(openai.BadRequestError) as streamed:
-        ask(client, stream=True, temperature=9)
+        ask(sdk, stream=True, temperature=9)
     assert streamed.value.param == "temperature"
 
 
@@ -112,10 +107,10 @@ def test_the_async_client_runs_many_streams_at_once(base_url: str) -> None:
     assert len(set(texts)) == 20
 
 
-def test_a_stream_closed_early_does_not_disturb_the_next(client: openai.OpenAI) -> None:
-    stream = client.chat.completions.create(
+def test_a_stream_closed_early_does_not_disturb_the_next(sdk: openai.OpenAI) -> None:
+    stream = sdk.chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=3000, stream=True
     )
     next(iter(stream))
     stream.close()
-    assert ask(client).choices[0].message.content
+    assert ask(sdk).choices[0].message.content

@@ -11,11 +11,6 @@ MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 MCP = {"type": "mcp", "server_label": "wiki", "server_url": "https://example.com/mcp", "allowed_tools": ["ask_question"]}
 
 
-@pytest.fixture
-def client(base_url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=base_url, api_key="none", max_retries=0)
-
-
 def kinds(response: Any) -> list[str]:
     return [item.type for item in response.output]
 
@@ -39,19 +34,19 @@ def kinds(response: Any) -> list[str]:
         ({**MCP, "require_approval": "never"}, "Ask the wiki a question about harbors", "mcp_call"),
     ],
 )
-def test_a_tool_that_the_api_runs(client: openai.OpenAI, tool: Any, said: str, item: str) -> None:
-    response = client.responses.create(model=MODEL, input=said, tools=[tool])
+def test_a_tool_that_the_api_runs(sdk: openai.OpenAI, tool: Any, said: str, item: str) -> None:
+    response = sdk.responses.create(model=MODEL, input=said, tools=[tool])
     assert [kind for kind in kinds(response) if kind != "mcp_list_tools"] == [item, "message"]
     assert response.output_text
-    assert kinds(client.responses.create(model=MODEL, input="Hello", tools=[tool]))[-1] == "message"
-    assert item not in kinds(client.responses.create(model=MODEL, input="Hello", tools=[tool]))
-    with client.responses.stream(model=MODEL, input=said, tools=[tool]) as stream:
+    assert kinds(sdk.responses.create(model=MODEL, input="Hello", tools=[tool]))[-1] == "message"
+    assert item not in kinds(sdk.responses.create(model=MODEL, input="Hello", tools=[tool]))
+    with sdk.responses.stream(model=MODEL, input=said, tools=[tool]) as stream:
         seen = [event.type for event in stream]
         final = stream.get_final_response()
     assert kinds(final) == kinds(response)
     begun, ended = f"response.{item}.in_progress", f"response.{item}.completed"
     assert 0 < seen.index(begun) < seen.index(ended) < seen.index("response.output_text.delta")
-    follow_up = client.responses.create(model=MODEL, input="Thanks", previous_response_id=response.id, tools=[tool])
+    follow_up = sdk.responses.create(model=MODEL, input="Thanks", previous_response_id=response.id, tools=[tool])
     assert kinds(follow_up) == ["message"]
 
 
@@ -68,8 +63,8 @@ def test_a_tool_that_the_api_runs(client: openai.OpenAI, tool: Any, said: str, i
         ),
     ],
 )
-def test_a_tool_that_the_client_runs(client: openai.OpenAI, tool: Any, said: str, item: str) -> None:
-    response = client.responses.create(model=MODEL, input=said, tools=[tool])
+def test_a_tool_that_the_client_runs(sdk: openai.OpenAI, tool: Any, said: str, item: str) -> None:
+    response = sdk.responses.create(model=MODEL, input=said, tools=[tool])
     assert kinds(response) == [item]
     call = response.output[0]
     output: dict[str, Any] = {"type": f"{item}_output", "call_id": call.call_id, "output": "done"}
@@ -84,13 +79,13 @@ def test_a_tool_that_the_client_runs(client: openai.OpenAI, tool: Any, said: str
         output["status"] = "completed"
     else:
         output["output"] = {"type": "computer_screenshot", "image_url": "data:image/png;base64,AA=="}
-    done = client.responses.create(model=MODEL, input=[output], tools=[tool], previous_response_id=response.id)
+    done = sdk.responses.create(model=MODEL, input=[output], tools=[tool], previous_response_id=response.id)
     assert kinds(done) == ["message"]
 
 
-def test_what_include_adds(client: openai.OpenAI) -> None:
+def test_what_include_adds(sdk: openai.OpenAI) -> None:
     def made(tool: Any, said: str, include: Any) -> Any:
-        response = client.responses.create(model=MODEL, input=said, tools=[tool], include=include, tool_choice="required")
+        response = sdk.responses.create(model=MODEL, input=said, tools=[tool], include=include, tool_choice="required")
         return response.output[0]
 
     search: Any = {"type": "web_search"}
@@ -109,33 +104,33 @@ def test_what_include_adds(client: openai.OpenAI) -> None:
     assert made(code, "3 * 14", []).outputs is None
 
 
-def test_a_search_is_cited(client: openai.OpenAI) -> None:
-    response = client.responses.create(model=MODEL, input="web_search: world cup", tools=[{"type": "web_search"}])
+def test_a_search_is_cited(sdk: openai.OpenAI) -> None:
+    response = sdk.responses.create(model=MODEL, input="web_search: world cup", tools=[{"type": "web_search"}])
     text = response.output[-1].content[0]
     [cited] = text.annotations
     assert cited.type == "url_citation"
     assert 0 <= cited.start_index < cited.end_index <= len(text.text)
 
 
-def test_a_forced_tool_and_a_limit(client: openai.OpenAI) -> None:
+def test_a_forced_tool_and_a_limit(sdk: openai.OpenAI) -> None:
     tools: Any = [{"type": "web_search"}, {"type": "image_generation"}]
-    forced = client.responses.create(model=MODEL, input="Hello", tools=tools, tool_choice={"type": "image_generation"})
+    forced = sdk.responses.create(model=MODEL, input="Hello", tools=tools, tool_choice={"type": "image_generation"})
     assert kinds(forced) == ["image_generation_call", "message"]
     said = "Search the web for cats, then use image_generation"
     both = ["web_search_call", "image_generation_call", "message"]
-    assert kinds(client.responses.create(model=MODEL, input=said, tools=tools)) == both
-    limited = client.responses.create(model=MODEL, input=said, tools=tools, max_tool_calls=1)
+    assert kinds(sdk.responses.create(model=MODEL, input=said, tools=tools)) == both
+    limited = sdk.responses.create(model=MODEL, input=said, tools=tools, max_tool_calls=1)
     assert kinds(limited) == ["web_search_call", "message"]
 
 
-def test_a_call_that_needs_approval(client: openai.OpenAI) -> None:
+def test_a_call_that_needs_approval(sdk: openai.OpenAI) -> None:
     said = "Ask the wiki a question about harbors"
-    asked = client.responses.create(model=MODEL, input=said, tools=[MCP])
+    asked = sdk.responses.create(model=MODEL, input=said, tools=[MCP])
     assert kinds(asked) == ["mcp_list_tools", "mcp_approval_request"]
 
     def answered(approve: bool) -> Any:
         given = {"type": "mcp_approval_response", "approval_request_id": asked.output[-1].id, "approve": approve}
-        return client.responses.create(model=MODEL, input=[given], tools=[MCP], previous_response_id=asked.id)
+        return sdk.responses.create(model=MODEL, input=[given], tools=[MCP], previous_response_id=asked.id)
 
     call = answered(True).output[0]
     assert (call.type, call.approval_request_id) == ("mcp_call", asked.output[-1].id)
@@ -143,7 +138,7 @@ def test_a_call_that_needs_approval(client: openai.OpenAI) -> None:
     assert kinds(answered(False)) == ["message"]
 
 
-def test_functions_beside_them(client: openai.OpenAI) -> None:
+def test_functions_beside_them(sdk: openai.OpenAI) -> None:
     weather = {
         "type": "function",
         "name": "get_weather",
@@ -151,18 +146,18 @@ def test_functions_beside_them(client: openai.OpenAI) -> None:
     }
     said = "Search the web for cats and get the weather in Paris"
     tools: Any = [{"type": "web_search"}, weather]
-    response = client.responses.create(model=MODEL, input=said, tools=tools)
+    response = sdk.responses.create(model=MODEL, input=said, tools=tools)
     assert kinds(response) == ["web_search_call", "function_call"]
     output = {"type": "function_call_output", "call_id": response.output[1].call_id, "output": "sunny"}
     again: Any = [{"role": "user", "content": said}, *[item.model_dump() for item in response.output], output]
-    assert kinds(client.responses.create(model=MODEL, input=again, tools=tools)) == ["message"]
+    assert kinds(sdk.responses.create(model=MODEL, input=again, tools=tools)) == ["message"]
 
 
 @pytest.mark.parametrize("wanted", [None, 0, 3])
-def test_partial_images_come_before_the_image(client: openai.OpenAI, wanted: int | None) -> None:
+def test_partial_images_come_before_the_image(sdk: openai.OpenAI, wanted: int | None) -> None:
     tools: Any = [{"type": "image_generation", **({} if wanted is None else {"partial_images": wanted})}]
     asked = {"model": MODEL, "input": "Hello", "tools": tools, "tool_choice": {"type": "image_generation"}}
-    events = list(client.responses.create(**asked, stream=True))
+    events = list(sdk.responses.create(**asked, stream=True))
     places = [place for place, event in enumerate(events) if event.type == "response.image_generation_call.partial_image"]
     partial = [events[place] for place in places]
     assert [event.partial_image_index for event in partial] == list(range(wanted or 0))
