@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from llmirage_client import cli
 from llmirage_client.commands.actions import run as run_action
+from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.operations import execute_points, one_run
 from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_client.targets import endpoint
@@ -27,7 +28,7 @@ class Machine:
     """One user's machine: a working directory, and the server that `llmirage serve` started last, or its default."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
+        self.folder, self._monkeypatch = folder, monkeypatch
         self._config = ClusterConfig()
         self._app: LlmirageApp | None = None
         monkeypatch.chdir(folder)
@@ -50,8 +51,10 @@ class Machine:
         return done.exit_code, done.output
 
     def python(self, text: str, name: str) -> None:
-        """Run the program. name: of the file that tracebacks show."""
-        exec(compile(text, name, "exec"), {"__name__": "__main__"})
+        """Run the program, which starts the server that it asks. name: of the file that tracebacks show."""
+        with self._monkeypatch.context() as own:
+            own.setattr(execute_points, "run_on_best_loop", run_on_best_loop)
+            exec(compile(text, name, "exec"), {"__name__": "__main__"})
 
     def _serve(self, config: ClusterConfig, listening: http_server.Listening, tls: tuple[str, str] | None) -> int:
         with closing(create_app(config)) as app:
