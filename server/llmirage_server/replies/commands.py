@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import islice
 
 from llmirage_server.replies.text_values import TextValues, Value
 from llmirage_server.replies.vocabulary import CODE, HIDDEN, inside, word_set
 
+_MOST_BEGINNINGS = 40  # places at which a command may begin that are looked at
+_LONGEST = 500  # characters of a command in words
 _PROGRAMS = word_set(
     "apt apt-get awk aws black bun cargo cd chmod chown cmake cp curl df docker du eslint ffmpeg gcc gh git gradle grep "
     "gzip helm java javac jq kubectl ln ls mkdir mv mvn mypy node npm npx perl php pip pip3 pnpm poetry ps psql pwd pytest "
@@ -29,18 +32,18 @@ _BEGINS = re.compile(
 )
 _END = re.compile(r"\n|(?<=[^\s.])[.!?](?=\s|$)|\Z")
 _TAIL = re.compile(
-    rf"{HIDDEN}.*|[,;]?\s+(?:and|then)(?:\s+then)?\s+(?:please\s+)?(?:tell|show|report|explain|summari[sz]e|say|check|see|"
-    r"describe|fix|give|let|return|answer|what)\b.*|[,;]?\s+(?:please|for me|now|again|first)\s*$",
+    rf"{HIDDEN}.*|(?<!\s)[,;]?\s+(?:and|then)(?:\s+then)?\s+(?:please\s+)?(?:tell|show|report|explain|summari[sz]e|say|check|see|"
+    r"describe|fix|give|let|return|answer|what)\b.*|(?<!\s)[,;]?\s+(?:please|for me|now|again|first)\s*$",
     re.IGNORECASE | re.DOTALL,
 )
-_WITH = re.compile(r"[\s,]+(?:with|using|via|through|in|by|on)(?:\s+(?:the|a|your))?\s*$", re.IGNORECASE)
+_WITH = re.compile(r"(?<![\s,])[\s,]+(?:with|using|via|through|in|by|on)(?:\s+(?:the|a|your))?\s*$", re.IGNORECASE)
 # Before a command that an agent's instructions name for the end of its work.
 _ENDS_WORK = re.compile(
     r"\b(?:submit|finish|complete|end)\b[^.`]{0,40}\b(?:answer|changes|session|solution|task|work)\b[^.`]*\Z", re.IGNORECASE
 )
 _NEAR = 160  # characters before a command
 _RUNS = re.compile(
-    r"(?:\A|[.!?,;\n]|\b(?:please|and|then|you|to|now|let's))\s*(?:please\s+)?(?:run|execute|install|launch)\b",
+    r"(?:\A|[.!?,;\n]|\b(?:please|and|then|you|to|now|let's))[^\S\n]*(?:please\s+)?(?:run|execute|install|launch)\b",
     re.IGNORECASE,
 )
 _LISTS = re.compile(r"\b(?:list|directory|folder|files)\b", re.IGNORECASE)
@@ -51,9 +54,10 @@ def command_in(text: str) -> Value | None:
     """Return the command that a text has: the first one marked as code, else words that begin with a program's name."""
     if (code := CODE.search(text)) is not None:
         return Value(code.start(), code.end(), inside(code).strip("\n"))
-    for begins in _BEGINS.finditer(text):
-        start, end = begins.end(), _END.search(text, begins.end())
-        command = _TAIL.sub("", text[start : end.start() if end else len(text)])
+    for begins in islice(_BEGINS.finditer(text), _MOST_BEGINNINGS):
+        start = begins.end()
+        end = _END.search(text, start, start + _LONGEST)
+        command = _TAIL.sub("", text[start : start + _LONGEST if end is None else end.start()])
         command = _WITH.sub("", command).rstrip()
         program = command.split(maxsplit=1)[0] if command else ""
         if program in _PROGRAMS or program.startswith("./") or (begins["runs"] is not None and program in _AMBIGUOUS):

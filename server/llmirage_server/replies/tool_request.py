@@ -51,7 +51,8 @@ _FILE_VERBS = word_set("add append change create delete edit fix insert modify p
 _FILE = re.compile(r"(?<![\w@/.:-])(?:[\w.-]{1,100}/){0,20}[\w-]{1,100}\.[A-Za-z]\w{0,5}(?![\w@])")
 _CREATES_FILE = re.compile(
     rf"\b(?:create|make|write|save)\s+(?:me\s+)?(?:(?:a|an|the)\s+)?(?:(?:new|empty|small|short|simple|text)\s+)*(?:file\s+)?"
-    rf"(?:(?:named|called|at)\s+)?[\"'`]?(?={_FILE.pattern})|\b(?:write|save|store|put)\b[^?!\n]*?\b(?:to|into|in|as)\s+"
+    rf"(?:(?:named|called|at)\s+)?[\"'`]?(?={_FILE.pattern})|"
+    r"\b(?:write|save|store|put)\b[^?!\n]{0,100}?\b(?:to|into|in|as)\s+"
     rf"(?:(?:a|the)\s+)?(?:new\s+)?(?:file\s+)?(?:(?:named|called)\s+)?[\"'`]?(?={_FILE.pattern})",
     re.IGNORECASE,
 )
@@ -67,14 +68,15 @@ _LAST_CLAUSE = re.compile(r"(.*)((?:[,;]|\band\b|\bthen\b).*[^\W_].*[^\W_].*)", 
 _SAYS_NOTHING = re.compile(r"[\W_]*(?:(?:tool|function|please|now|it|for|this|that)\b[\W_]*)*", re.IGNORECASE)
 # "Search for the population of Paris with web_search": what is asked of the tool stands between a verb and "with".
 _WITH_TOOL = re.compile(
-    rf"[\s,]+(?:by means of|through|using|via|with)(?:\s+(?:the|a|an|your|help of))*[\s\"'`{HIDDEN}]*\Z", re.IGNORECASE
+    rf"(?<![\s,])[\s,]+(?:by means of|through|using|via|with)(?:\s+(?:the|a|an|your|help of))*[\s\"'`{HIDDEN}]*\Z",
+    re.IGNORECASE,
 )
 _ASKING = re.compile(
     r"\s*(?:(?:please|can|could|would|will|you|i|want|need|to|now|then)\s+)*"
     rf"(?:{'|'.join(sorted(COMMON_VERBS))}|compute|calculate)\s+(?:(?:up|out|for|about|me|us)\s+)*(?=\S)",
     re.IGNORECASE,
 )
-_LAST_WORDS = re.compile(r"(?<=[.?!\n])[^.?!\n]*[.?!\s]*$")  # "Who won? Use " -> "Who won?"
+_LAST_WORDS = re.compile(r"(?<=[.?!\n])[^.?!\n]*[.?!\s]{0,20}$")  # "Who won? Use " -> "Who won?"
 
 
 @dataclass(slots=True, frozen=True)
@@ -144,13 +146,14 @@ def calls_now(request: ReplyRequest) -> list[PlannedCall]:
 
 def edit_of_read_file(request: ReplyRequest) -> PlannedCall | None:
     """Return the call that changes a file, for a request to change it after which it was read; None for other requests."""
-    said, choice = request_text(request.last_user_text), request.tool_choice
+    choice = request.tool_choice
+    if not request.called or choice.mode != "auto" or request.ignore_eos:
+        return None
     read = {tool.name for tool in request.tools if tool.reads_files}
     edits = [tool for tool in request.tools if tool.replacement is not None and tool.name not in request.called]
-    if not request.called or not edits or not read.issuperset(request.called) or choice.mode != "auto" or request.ignore_eos:
+    if not edits or not read.issuperset(request.called) or edits[0].name not in (choice.names or (edits[0].name,)):
         return None
-    if choice.names is not None and edits[0].name not in choice.names:
-        return None
+    said = request_text(request.last_user_text)
     return _matched(edits[0], said) if _changes_file(said) and not _NO_TOOLS.search(said) else None
 
 
