@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from llmirage_server.replies.arguments import arguments_for
 from llmirage_server.replies.prompted import json_objects
@@ -18,15 +19,19 @@ from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.tool_request import calls_now
 from llmirage_shared.wire.output import json_text
 
-_ACTION = re.compile(r"^\W*Action:[^\n]*\n+\W*Action Input:([^\n]*)", re.MULTILINE)
-_ONE_OF = re.compile(r"^\W*Action:[^\n]*?\bone of:?\s*\[?([^\])\n]+)", re.MULTILINE)
-_FINAL = re.compile(r"^\W*(Final Answer|Answer):", re.MULTILINE)
-_TOOL = re.compile(r"^\W*Tool Name:\s*(\S+)", re.MULTILINE)
-_DESCRIPTION = re.compile(r"Tool Description:\s*([^\n]*(?:\n(?!\W*Tool )[^\n]+)*)")
-_MADE = re.compile(r"^\W*Action:\s*([^\s\n]+)\s*\n+\W*Action Input:[^\n]*\n+\W*Observation:[ \t]*([^\n]*)", re.MULTILINE)
-_QUESTION = re.compile(r"^\W*(?:Question|Task):[ \t]*([^\n]*)", re.MULTILINE)
+_START = r"^[^\w\n]{0,10}"  # of a line
+_NEXT = r"\n{1,3}[^\w\n]{0,10}"
+_ACTION = re.compile(rf"{_START}Action:[^\n]*{_NEXT}Action Input:([^\n]*)", re.MULTILINE)
+_ONE_OF = re.compile(rf"{_START}Action:[^\n]*?\bone of:? ?\[?([^\])\n]+)", re.MULTILINE)
+_FINAL = re.compile(rf"{_START}(Final Answer|Answer):", re.MULTILINE)
+_TOOL = re.compile(rf"{_START}Tool Name: ?(\S+)", re.MULTILINE)
+_DESCRIPTION = re.compile(r"Tool Description: ?([^\n]*(?:\n(?![^\w\n]{0,10}Tool )[^\n]+)*)")
+_MADE = re.compile(rf"{_START}Action: ?(\S+)[ \t]*{_NEXT}Action Input:[^\n]*{_NEXT}Observation: ?([^\n]*)", re.MULTILINE)
+_QUESTION = re.compile(rf"{_START}(?:Question|Task): ?([^\n]*)", re.MULTILINE)
 _CHARACTERS = 50  # read in one step of planning
 _MOST_OF_A_TOOL = 4_000  # characters
+_MOST_OF_A_LINE = 500
+_MOST_TOOLS = 64
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,7 +48,7 @@ def react_form(request: ReplyRequest) -> ReactForm | None:
     for text in reversed(short_texts(request.instructions or ())):
         if "Action Input:" in text and (action := _ACTION.search(text)) is not None:
             spend(len(text) // _CHARACTERS)
-            tools = tuple(_declared(text)) or tuple(_listed(text))
+            tools = tuple(islice(_declared(text), _MOST_TOOLS)) or tuple(islice(_listed(text), _MOST_TOOLS))
             answers = _FINAL.findall(text)
             if tools and answers:
                 answer = "Final Answer" if "Final Answer" in answers else "Answer"
@@ -54,8 +59,8 @@ def react_form(request: ReplyRequest) -> ReactForm | None:
 def action(form: ReactForm, request: ReplyRequest, key: int) -> str | None:
     """Return the reply that calls a tool; None where it is time for an answer."""
     called, results, said = request.called, request.results, request.last_user_text
-    if _ACTION.search(said) is not None or _MADE.search(said) is not None:  # one message has all of it
-        made = [found for found in _MADE.findall(said) if found[0] in {tool.name for tool in form.tools}]
+    if short_texts([said]) and _ACTION.search(said) is not None:  # one message has all of it
+        made = _made(form, said)
         called, results = tuple([name for name, _ in made]), tuple([result for _, result in made])
         questions = _QUESTION.findall(said)
         said = questions[-1] if questions else ""
@@ -73,8 +78,14 @@ def action(form: ReactForm, request: ReplyRequest, key: int) -> str | None:
 
 def answer_so_far(form: ReactForm, request: ReplyRequest) -> str:
     """Return what an answer begins with: its label, and the results of the actions."""
-    results = request.results or tuple([result for _, result in _MADE.findall(request.last_user_text)])
+    results = request.results or [result for _, result in _made(form, request.last_user_text)]
     return f"Thought: I now know the answer.\n{form.answer}: " + "".join([f"{result.strip()} " for result in results])
+
+
+def _made(form: ReactForm, said: str) -> list[tuple[str, str]]:
+    """Return (name, result) of each action that a message tells of."""
+    names = {tool.name for tool in form.tools}
+    return [made for text in short_texts([said]) for made in _MADE.findall(text) if made[0] in names]
 
 
 def _declared(text: str) -> Iterator[Tool]:
@@ -93,11 +104,15 @@ def _declared(text: str) -> Iterator[Tool]:
 def _listed(text: str) -> Iterator[Tool]:
     """Yield tools of which the prompt has the names where it says what an action is, with a line for each."""
     names = _ONE_OF.search(text)
-    for name in re.split(r"[,\s]+", names[1].strip()) if names is not None else ():
+    for name in re.split(r"[,\s]+", names[1].strip())[:_MOST_TOOLS] if names is not None else ():
         name = name.strip("'\"`")
         line = re.search(
-            rf"^\W*{re.escape(name)}\b(?:\((.*)\))?(?:\s*->\s*[\w\[\], ]+)?\s*(?:[-:,]\s*)?(.*)$", text, re.MULTILINE
+            rf"{_START}{re.escape(name)}\b(?:\(([^\n()]*)\))?(?: ?-> ?[\w\[\], ]+)? ?(?:[-:,] ?)?([^\n]*)",
+            text,
+            re.MULTILINE,
         )
         if name and line is not None:
             one = object_of({"input": {"type": "string"}}, ["input"])
-            yield Tool("function", name, line[2], signature_of(line[1]) if line[1] else one)
+            yield Tool(
+                "function", name, line[2][:_MOST_OF_A_LINE], signature_of(line[1][:_MOST_OF_A_LINE]) if line[1] else one
+            )

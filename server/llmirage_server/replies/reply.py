@@ -172,7 +172,8 @@ class Tool:
         schema = self.parameters if isinstance(self.parameters, dict) else {}
         for name, kind in self._required.items() if path is not None else ():
             items = schema["properties"][name].get("items") if kind == "array" else schema
-            known = (items.get("properties") or {}) if isinstance(items, dict) else {}
+            found = items.get("properties") if isinstance(items, dict) else None
+            known = found if isinstance(found, dict) else {}
             for old, new in _OLD_AND_NEW:
                 if old in known and new in known and path is not None:
                     return Replacement(path, old, new, name if kind == "array" else None)
