@@ -21,6 +21,7 @@ from llmirage_server.replies.shown import filled, shown_form
 from llmirage_server.replies.shown_files import ShownFiles
 from llmirage_server.replies.structured import grammar, strings
 from llmirage_server.replies.structured.budget import spend_tokens, working_on
+from llmirage_server.replies.structured.validity import validator_for
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_request import PlannedCall, asks_for_summary, calls_now, edit_of_read_file
 from llmirage_shared.extensions import error_text, find_extension
@@ -166,13 +167,13 @@ def _calls(request: ReplyRequest) -> list[PlannedCall]:
 
 def _arguments(call: PlannedCall, files: ShownFiles, seed: int) -> dict[str, Any]:
     """Return the arguments of a function; for one that changes files those of the change that the text asks for."""
-    given = arguments_for(call, seed)
+    given, changed = arguments_for(call, seed), {}
     if (replacement := call.tool.replacement) is not None:
-        given |= replacing_input(replacement, call.text, files, seed) or {}
+        changed = replacing_input(replacement, call.text, files, seed) or {}
     elif (content := call.tool.content_argument) is not None:
         said = content_said(call.text, files, seed)
-        given |= {} if said is None else {content: said}
-    return given
+        changed = {} if said is None else {content: said}
+    return given | changed if changed and validator_for(call.tool.parameters).is_valid(given | changed) else given
 
 
 def _quoted(request: ReplyRequest) -> str:
