@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -16,6 +17,8 @@ from llmirage_server.replies.prompted import json_objects
 from llmirage_server.replies.reply import AUTO, ReplyRequest, Tool
 from llmirage_server.replies.shown import object_of, short_texts, signature_of
 from llmirage_server.replies.structured.budget import spend
+from llmirage_server.replies.structured.schema import SchemaError
+from llmirage_server.replies.structured.schema_check import check_schema
 from llmirage_server.replies.tool_request import calls_now
 from llmirage_shared.wire.output import json_text
 
@@ -69,7 +72,10 @@ def action(form: ReactForm, request: ReplyRequest, key: int) -> str | None:
     )
     if not calls:
         return None
-    given = arguments_for(calls[0], key)
+    try:
+        given = arguments_for(calls[0], key)
+    except SchemaError:  # no arguments fit
+        return None
     texts = [str(value) for value in given.values()]
     written = texts[0] if len(texts) == 1 and not form.in_json else json_text(given)
     name = calls[0].tool.name
@@ -98,7 +104,9 @@ def _declared(text: str) -> Iterator[Tool]:
         properties = {name: value for name, value in given.items() if isinstance(value, dict)}
         schema = given if "properties" in given else object_of(properties, properties)
         described = _DESCRIPTION.search(block)
-        yield Tool("function", start[1], "" if described is None else described[1].rpartition("\n")[2], schema)
+        with suppress(SchemaError):  # the prompt's words look like a schema, and are none
+            check_schema(schema)
+            yield Tool("function", start[1], "" if described is None else described[1].rpartition("\n")[2], schema)
 
 
 def _listed(text: str) -> Iterator[Tool]:
