@@ -3,13 +3,13 @@
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
-from warm import llmirage
 
 from llmirage_client.cli import main
 
@@ -39,14 +39,18 @@ def json_of(*words: object, status: int = 0) -> Any:
 
 
 def interrupted(*words: object, when: Callable[[], bool], signals: Sequence[int] = (signal.SIGINT,)) -> tuple[int, str]:
-    """Run a command in a process of its own, which gets the signals in their order; return its status and output."""
-    line = [*llmirage(), *map(str, words)]
+    """Run a command in a new interpreter, which gets the signals in their order; return its status and output."""
+    line = [sys.executable, "-m", "llmirage", *map(str, words)]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         while not when() and process.poll() is None:
             time.sleep(0.01)
         for number in signals:
             process.send_signal(number)
-        output, _ = process.communicate(timeout=20)
+        try:
+            output, _ = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()  # else the end of this block waits for it
+            raise
     assert "Traceback" not in output
     return process.returncode, output
 
