@@ -1,4 +1,4 @@
-"""What a client reads of an event stream."""
+"""Events of a stream, as a client reads them."""
 
 import json
 from typing import Any
