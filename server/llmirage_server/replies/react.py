@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 
 from llmirage_server.replies.arguments import arguments_for
@@ -39,7 +40,7 @@ _MOST_TOOLS = 64
 
 @dataclass(slots=True, frozen=True)
 class ReactForm:
-    """What a prompt in this form asks for. answer: the label of an answer; in_json: of the input of an action."""
+    """The form of a prompt. answer: the label of an answer; in_json: if the input of an action is JSON, not a text."""
 
     tools: tuple[Tool, ...]
     answer: str
@@ -48,15 +49,19 @@ class ReactForm:
 
 def react_form(request: ReplyRequest) -> ReactForm | None:
     """Return the form that a text of the prompt shows, None for prompts without."""
-    for text in reversed(short_texts(request.instructions or ())):
-        if "Action Input:" in text and (action := _ACTION.search(text)) is not None:
-            spend(len(text) // _CHARACTERS)
-            tools = tuple(islice(_declared(text), _MOST_TOOLS)) or tuple(islice(_listed(text), _MOST_TOOLS))
-            answers = _FINAL.findall(text)
-            if tools and answers:
-                answer = "Final Answer" if "Final Answer" in answers else "Answer"
-                return ReactForm(tools, answer, "JSON" in action[1] or _TOOL.search(text) is not None)
-    return None
+    texts = [text for text in short_texts(request.instructions or ()) if "Action Input:" in text]
+    return next((form for text in reversed(texts) if (form := _form_of(text)) is not None), None)
+
+
+@lru_cache(maxsize=64)
+def _form_of(text: str) -> ReactForm | None:
+    spend(len(text) // _CHARACTERS)
+    shown, answers = _ACTION.search(text), _FINAL.findall(text)
+    if shown is None or not answers:
+        return None
+    tools = tuple(islice(_declared(text), _MOST_TOOLS)) or tuple(islice(_listed(text), _MOST_TOOLS))
+    answer = "Final Answer" if "Final Answer" in answers else "Answer"
+    return ReactForm(tools, answer, "JSON" in shown[1] or _TOOL.search(text) is not None) if tools else None
 
 
 def action(form: ReactForm, request: ReplyRequest, key: int) -> str | None:
