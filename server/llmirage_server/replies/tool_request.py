@@ -17,8 +17,6 @@ MOST_CHARACTERS = 4000  # of a message that are read: half of them at its beginn
 MOST_CALLS = 8  # in one reply
 THRESHOLD = 2  # points from which the best match is called
 _NAME_POINTS, _VERB_POINTS, _DESCRIPTION_POINTS = 2, 1, 1
-
-
 _NOT_DESCRIBING = COMMON_VERBS | {"user"}  # words that descriptions of all kinds have
 
 _WORD = re.compile(r"[0-9A-Za-zÀ-ɏ]+|[^\W_0-9A-Za-zÀ-ɏ]+")
@@ -102,8 +100,9 @@ def calls_now(request: ReplyRequest) -> list[PlannedCall]:
     if choice.mode == "none" or not allowed or (request.ignore_eos and not forced):
         return []
     said = request_text(request.last_user_text)
-    if (ending := ending_command(said)) is not None:  # instructions of an agent follow the task
-        said = said.split("\n\n", maxsplit=1)[0]
+    task, _, instructions = said.partition("\n\n")
+    if (ending := ending_command(instructions)) is not None:  # those of an agent, which follow the task
+        said = task
     if forced and len(allowed) == 1:
         return [_call_of(allowed[0], said)]
     fresh = [tool for tool in allowed if tool.name not in request.called]
@@ -121,7 +120,6 @@ def calls_now(request: ReplyRequest) -> list[PlannedCall]:
         words = {_singular(word) for word in set(_WORD.findall(said.lower()))}
         on_file = _changes_file(said)
         runs = any(tool.runs_commands for tool in candidates) and asks_to_run(said)
-
         creates = not words & _CHANGING and any(tool.content_argument for tool in candidates)
         creates = creates and _CREATES_FILE.search(said) is not None
 
